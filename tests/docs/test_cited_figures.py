@@ -13,6 +13,8 @@ other page in docs/:
    second), also if it is in words: "ten times", "half", "twice".
 3. No sentence anywhere says outside of such a text how many times, percent or points something is
    faster, slower, higher, lower, more or fewer.
+4. What has a † wherever its page gives it is cited with the words "smaller than what the control
+   could have missed", in the same paragraph, row or item.
 
 Numbers in code, inline or in a block, are free: versions, options, and examples of output. A link
 to a JSON file of a result counts as one to its page. What words alone say, no test can check:
@@ -73,6 +75,9 @@ COMPARES = re.compile(
 )
 PLAIN = {"softbreak": " ", "hardbreak": " ", "code_inline": "`"}
 COMPARED = {"times", "%", "points"}
+PIECES = re.compile(r"\||; |\. ")
+"""What stands between the cells and sentences of a result's page."""
+MISSED = "smaller than what the control could have missed"
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,22 @@ def target(page: str, href: str) -> str:
     return re.sub(rf"^({RESULTS}/.+)\.json$", r"\1.md", posixpath.normpath(path))
 
 
+def could_be_missed(text: str, result: str) -> bool:
+    """Return whether what a text cites has a † wherever the result's page gives it."""
+    cited = list(figures(text))
+    if not cited or words.DAGGER not in result:
+        return False
+    pieces = [x for x in PIECES.split(" ".join(result.split())) if gives(x, cited)]
+    return bool(pieces) and all(x.rstrip().endswith(words.DAGGER) for x in pieces)
+
+
+def gives(piece: str, cited: Iterable[Figure]) -> bool:
+    """Return whether a piece of a page has these figures, and their units if they have some."""
+    given = {(x.number, x.unit) for x in figures(piece)}
+    numbers = {number for number, _ in given}
+    return all((x.number, x.unit) in given if x.unit else x.number in numbers for x in cited)
+
+
 def check(page: str, markdown: str, results: Mapping[str, str]) -> list[str]:
     """Return what is wrong with a page; ``results`` are the pages of results, by path."""
     wrong = []
@@ -179,6 +200,11 @@ def check(page: str, markdown: str, results: Mapping[str, str]) -> list[str]:
                 for x in figures(text)
                 if ((x.number, x.unit) not in given if x.unit else x.number not in numbers)
             ]
+        wrong += [
+            f"{page}:{block.line}: {text!r} has a {words.DAGGER} in {path}: say that it is {MISSED}"
+            for path, text in block.cited
+            if MISSED not in " ".join(block.said.split()) and could_be_missed(text, results[path])
+        ]
         wrong += [
             f"{page}:{block.line}: {x.text!r} must be in the text of a link to its result, or go"
             for x in figures(block.said)
@@ -206,6 +232,8 @@ MADE_UP = {
     "docs/results/a.md": "| a | 0.402 s (0.39 to 0.41 s) | 3.60 × faster | 29,546 us | 41.5 % |\n"
     "Emulated, 12 rounds in 6 boots. -0.5 points. fixed-100us on x86_64 6.12.117, 2026-11-25",
     "docs/results/b.md": "7.25 times slower",
+    "docs/results/c.md": "| 0.45 s | ✘ 1.05 × slower (95 % CI 1.01 to 1.09 ×) † | 0.45 s |\n"
+    "| held: 1.06 (95 % CI 1.02 to 1.10) † | 1.06 s |",
 }
 
 
@@ -227,6 +255,8 @@ MADE_UP = {
         "It takes at most 5 % of a CPU, and more with 10 CPUs.",
         "<!-- 9.99 times faster -->",
         "![An example](results/a.svg)",
+        "[1.05 times slower](results/c.md), smaller than what the control\ncould have missed",
+        "It took [0.45 s](results/c.md), or [1.06 s](results/c.md), and once [1.06](results/c.md).",
     ],
 )
 def test_what_is_cited_well_passes(text: str) -> None:
@@ -264,6 +294,8 @@ def test_what_is_cited_well_passes(text: str) -> None:
         ("It is 5 %\nslower, and nobody says where.", "5 %"),
         ("# Three times as fast", "Three times"),
         ("It is twice as fast.", "twice"),
+        ("[1.05 times slower](results/c.md)", "1.05 times slower"),
+        ("[1.06 (95 % CI 1.02 to\n1.10)](results/c.md)", "1.06 (95 % CI 1.02 to 1.10)"),
     ],
 )
 def test_what_is_copied_or_wrong_is_named_with_its_line(text: str, named: str) -> None:

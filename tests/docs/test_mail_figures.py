@@ -9,17 +9,22 @@ page gives in ns, the mail may give in us.
 A mail has the caveats of the page, too: sources that are not known (so that the mail must call them
 an earlier version), a control that cannot be judged, claims that were made after the run. Whether
 the sources have changed since a commit that is known, only git could tell, and there may be none.
+
+A figure that has a † wherever a page gives it is smaller than what the control could have missed.
+The mail says so in the same sentence, or has a * right behind the interval, and says so of that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from paths import ROOT
+
+from lightsleep.compare.words import DAGGER
 
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 CITED = re.compile(
@@ -46,12 +51,22 @@ CAVEATS = (
     Caveat(re.compile(r"\*\*Warning:\*\* Control"), "control"),
     Caveat(re.compile("claims were declared after this run"), "after the runs", about="claim"),
 )
+MISSED = "smaller than what the control could have missed"
+SENTENCE = 300
+"""Characters, in which a sentence has ended."""
 
 
 def cited(text: str) -> set[tuple[str, str, str]]:
     """Return each figure with the ends of its interval."""
+    return {figures for figures, _ in cited_before(text)}
+
+
+def cited_before(text: str) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """Yield each figure with the ends of its interval, and the text behind that."""
     plain = " ".join(text.split())
-    return {(x[1], x[3], x[4]) for x in CITED.finditer(plain)}
+    for found in CITED.finditer(plain):
+        behind = plain[found.end() : found.end() + SENTENCE]
+        yield (found[1], found[3], found[4]), behind.partition(")")[2]
 
 
 def agrees(mail: tuple[str, ...], page: tuple[str, ...]) -> bool:
@@ -86,6 +101,19 @@ def lacks(mail: str, pages: Iterable[str]) -> set[str]:
     return found
 
 
+def untold(mail: str, pages: Iterable[str]) -> set[tuple[str, str, str]]:
+    """Return the figures of a mail that have a † wherever a page gives them, and no word of it."""
+    given = [x for page in pages for x in cited_before(page)]
+    explained = MISSED in " ".join(mail.split())
+    found = set()
+    for figures, behind in cited_before(mail):
+        marks = [x.lstrip().startswith(DAGGER) for y, x in given if agrees(figures, y)]
+        told = MISSED in behind.partition(". ")[0] or (explained and behind.startswith("*"))
+        if marks and all(marks) and not told:
+            found.add(figures)
+    return found
+
+
 @pytest.fixture(scope="module")
 def pages() -> list[str]:
     return [x.read_text() for x in (ROOT / "docs/results").glob("*.md") if x.name != "README.md"]
@@ -109,6 +137,11 @@ def test_mails_cite_figures_as_results_give_them(
 @pytest.mark.parametrize("mail", MAILS, ids=lambda x: "/".join(x.parts[-3:]))
 def test_mails_have_the_caveats_of_the_results_that_they_cite(mail: Path, pages: list[str]) -> None:
     assert not lacks(mail.read_text().partition("\n---\n")[0], pages)
+
+
+@pytest.mark.parametrize("mail", MAILS, ids=lambda x: "/".join(x.parts[-3:]))
+def test_mails_say_what_the_control_could_have_missed(mail: Path, pages: list[str]) -> None:
+    assert not untold(mail.read_text().partition("\n---\n")[0], pages)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +187,28 @@ LATE = "0.5 (0.4 to 0.6)\nThe claims were declared after this run.\n\n**Warning:
 )
 def test_a_caveat_that_a_mail_lacks_is_found(mail: str, lacking: set[str]) -> None:
     assert lacks(mail, [OLD, JUDGED, LATE]) == lacking
+
+
+MARKED = """\
+| 0.883 × (95 % CI 0.811 to 0.946 ×) † | 2.5 s (2.4 to 2.6 s) |
+held: 1.13 points higher (95 % CI 0.38 to 1.84 points) †; 2.5 × (95 % CI 2.4 to 2.6 ×) †
+"""
+FASTER = {("0.88", "0.81", "0.95")}
+
+
+@pytest.mark.parametrize(
+    ("mail", "found"),
+    [
+        ("0.88 (0.81 to 0.95)", FASTER),
+        ("0.88 (0.81 to 0.95)*", FASTER),
+        ("0.88 (0.81 to 0.95)*\n* smaller than what the\ncontrol could have missed", set()),
+        ("0.88 (0.81 to 0.95), smaller than what the\ncontrol could have missed", set()),
+        ("0.88 (0.81 to 0.95). 9 is smaller than what the control could have missed", FASTER),
+        ("1.13 points (95 % CI 0.38 to 1.84)", {("1.13", "0.38", "1.84")}),
+        ("2.5 times (2.4 to 2.6), and 0.79 (0.71 to 0.95)", set()),
+    ],
+)
+def test_a_difference_that_the_control_could_have_missed_is_found(
+    mail: str, found: set[tuple[str, str, str]]
+) -> None:
+    assert untold(mail, [MARKED, JUDGED]) == found
