@@ -41,7 +41,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
     cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
     baseline = _figures(busy) if busy else None
     spared = _spared(tally, busy) if busy else None
-    subtracted = subtract(raw, baseline) if state and raw and baseline and not spared else None
+    own = subtract(raw, baseline) if state and raw and baseline else None
     invalid = dict(Counter(sample.verdict for sample in tally.samples if not sample.valid))
     verdict = BASELINE
     if state:
@@ -50,7 +50,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 advertised_us=state.latency_us,
                 raw=raw,
                 baseline=baseline,
-                subtracted=subtracted,
+                subtracted=None if spared else own,
                 fastest_ns=_fastest_ns(tally) if raw else None,
                 invalid=invalid,
                 instead=_instead(machine, tally),
@@ -77,7 +77,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
         usage=tally.usage,
         elapsed_s=tally.elapsed_ns / 1e9,
         raw=raw,
-        subtracted=subtracted,
+        subtracted=None if spared == SPARED else own,  # else a figure, if without a verdict
         verdict=verdict,
     )
 

@@ -3,9 +3,12 @@
 
 Either one figure for every state (``--halt-cost``), or what ``lightsleep measure`` found
 (``--measured``): of each state, the median time that a wakeup by another CPU took, less what the
-wake of a busy CPU takes. A state of the recording is looked up by what its driver says of it, its
-name, exit latency and target residency; by its name alone, where only one measured state has that
-name, because a driver may change what it says. CPUs with the same states share their wakes, as in a
+wake of a busy CPU takes. Where a CPU needs no interrupt to leave a state, as with MWAIT, and the
+busy one did, nothing can be subtracted from wakes by IPI: those by store tell. (From user space, it
+is subtracted all the same: both begin when a thread is woken and end when it runs, as a wakeup of a
+recording does.) A state of the recording is looked up by what its driver says of it, its name, exit
+latency and target residency; by its name alone, where only one measured state has that name,
+because a driver may change what it says. CPUs with the same states share their wakes, as in a
 recording (see intervals.py). So a measurement of some CPUs may do for all, or that of another
 machine of the same model.
 """
@@ -19,6 +22,7 @@ from pathlib import Path
 
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
+from lightsleep.measure.model import Source
 from lightsleep.measure.result import FORMAT, Row
 from lightsleep.order import percentile
 from lightsleep.periods.model import Metadata
@@ -71,7 +75,8 @@ def measured(path: Path) -> Given:
     states = by_state(load(path, FORMAT).rows)
     if not states:
         raise LightsleepError(
-            f"{path}: no wakes by another CPU beside those of a busy CPU: measure without --source"
+            f"{path}: no wakes by another CPU beside those of a busy CPU: measure with --source "
+            "ipi --source store"
         )
     return Given(states=states, file=str(path))
 
@@ -79,14 +84,22 @@ def measured(path: Path) -> Given:
 def by_state(rows: Iterable[Row]) -> dict[Described, float]:
     """Return the median of all wakes by another CPU, above the baseline of each CPU.
 
-    Rows without a baseline, or whose state the CPU did not enter, do not count.
+    Those by store count where none by IPI does. Rows without a baseline, or whose state the CPU did
+    not enter, do not count.
     """
+    told = list(rows)
+    above_ns = _above_ns(told, "store") | _above_ns(told, "ipi")
+    return {key: max(0.0, percentile(sorted(found), 50)) for key, found in above_ns.items()}
+
+
+def _above_ns(rows: Iterable[Row], source: Source) -> dict[Described, list[float]]:
+    """Return what each wake by a source took above the baseline of its CPU."""
     above_ns: defaultdict[Described, list[float]] = defaultdict(list)
     for row in rows:
-        if row.kind != "state" or row.source != "ipi":
+        if row.kind != "state" or row.source != source:
             continue
         if row.raw and row.subtracted and row.verdict.kind != "not-entered":
             base_ns = row.raw.p50_ns - row.subtracted.p50_ns
             key = row.name, row.advertised_us, row.residency_us
             above_ns[key] += [latency - base_ns for latency in row.latencies_ns]
-    return {key: max(0.0, percentile(sorted(found), 50)) for key, found in above_ns.items()}
+    return above_ns

@@ -13,6 +13,7 @@ from lightsleep.measure.model import Source, WakePath
 from lightsleep.measure.plan import Cell
 from lightsleep.measure.result import Row
 from lightsleep.measure.run import Tally
+from lightsleep.replay.given import by_state
 from lightsleep.scan.machine import IdleState
 
 POLL, HALT = state(0, 0, 0, polls=True), state(1, 20, 40)
@@ -72,7 +73,23 @@ def test_from_user_space_who_sees_stores_is_not_compared_by_ipi(
     woken = tally(idle, source=source, path=path)
     judged = row(idle, tally(None, source=source, path=path), woken)
     if source == "ipi" and idle.sees_stores:
-        assert (judged.verdict.kind, judged.subtracted) == ("too-noisy", None)
+        assert judged.verdict.kind == "too-noisy"
         assert judged.verdict.text.endswith("with --source store, which needs the module")
+        # The figure is there all the same, for replay --measured.
+        assert judged.subtracted
+        ((key, cost_ns),) = by_state([judged]).items()
+        assert key == (idle.name, idle.latency_us, idle.residency_us)
+        assert cost_ns == pytest.approx(1000 * (idle.latency_us or 0), abs=300)
     else:
         assert judged.verdict.kind == "agrees"
+
+
+def test_by_the_module_wakes_by_store_tell_a_replay_what_such_a_state_costs() -> None:
+    """The module sees that no IPI came. So by IPI, there is nothing to subtract."""
+    tallies = [tally(None), tally(MWAIT, path="none")]
+    tallies += [tally(idle, source="store", path="none") for idle in (None, MWAIT)]
+    found = rows(machine(cpu(0, MWAIT), cpu(1, MWAIT)), tallies)
+    assert [bool(x.subtracted) for x in found] == [False, False, False, True]
+    ((key, cost_ns),) = by_state(found).items()
+    assert key == (MWAIT.name, MWAIT.latency_us, MWAIT.residency_us)
+    assert cost_ns == pytest.approx(1000 * (MWAIT.latency_us or 0), abs=300)

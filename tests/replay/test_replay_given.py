@@ -4,6 +4,7 @@
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,11 +49,21 @@ def test_each_state_costs_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_wakes_of_other_cpus_count_and_no_others(tmp_path: Path) -> None:
-    assert by_state(made_up(sources=("timer", "store", "device")).rows) == {}
+    assert by_state(made_up(sources=("timer", "device")).rows) == {}
     found = by_state(made_up(sources=("timer", "ipi")).rows)
     assert {name for name, *_ in found} == {"POLL", "C1", "C1E", "C6"}  # C10 was never entered
-    with pytest.raises(LightsleepError, match=r"measured\.json: no wakes by another CPU"):
+    with pytest.raises(LightsleepError, match="by another CPU .* --source ipi --source store"):
         measured(written(tmp_path, made_up(sources=("timer",))))
+
+
+def test_wakes_by_store_count_where_those_by_ipi_have_no_baseline() -> None:
+    """As of states that poll or use MWAIT, by the module: a busy CPU needs the interrupt."""
+    by_ipi, by_store = (made_up(sources=(source,)).rows for source in ("ipi", "store"))
+    spared = [replace(x, subtracted=None) if x.name == "C6" else x for x in by_ipi]
+    told = by_state([*spared, *by_store])
+    (c6,) = (key for key in told if key[0] == "C6")
+    assert told == by_state(by_ipi) | {c6: by_state(by_store)[c6]}
+    assert by_state(by_ipi)[c6] != told[c6]
 
 
 def test_a_state_is_known_by_its_name_if_its_driver_says_something_else_now() -> None:
