@@ -90,10 +90,7 @@ def replay_tables(
     up.
     """
     with _client(address) as client:
-        try:
-            cores = sum(client.nthreads().values())
-        except OSError as error:
-            raise _gone(address, error) from error
+        cores = _cores(client, address)
         ours, sources = _code(), _sources(policies)
 
         def ask(table: _Table) -> _Asked:
@@ -108,19 +105,27 @@ def replay_tables(
             return _Asked(costs, pieces)
 
         every = [_Table.of(path.absolute(), cores) for path in tables]
-        yield from _in_order(client, address, every, AHEAD * cores, ask)
+        yield from _in_order(client, address, every, ask)
+
+
+def _cores(client: Any, address: str) -> int:
+    """Return how many cores the workers have by now; 1, where all have just gone."""
+    try:
+        return max(1, sum(client.nthreads().values()))
+    except OSError as error:
+        raise _gone(address, error) from error
 
 
 def _in_order(
     client: Any,
     address: str,
     tables: Sequence[_Table],
-    most: int,
     ask: Callable[[_Table], _Asked],
 ) -> Iterator[tuple[Costs, Replay]]:
     """Yield what becomes of tables, and show on a terminal how many parts are done.
 
-    Tables are sent ahead until there are ``most`` parts. The first failure ends all.
+    Tables are sent ahead until there are AHEAD parts for each core; workers may come and go. The
+    first failure ends all.
     """
     left, begun, done = iter(tables), deque[_Asked](), 0
     total = sum(len(table.shares) for table in tables)
@@ -128,6 +133,7 @@ def _in_order(
         with progress() as tell:
             tell(REPLAYING, done, total)
             for _ in tables:
+                most = AHEAD * _cores(client, address)
                 while sum(len(x.pieces) for x in begun) < most and (table := next(left, None)):
                     begun.append(ask(table))
                 for _ in _awaited(client, address, begun[0].pieces):

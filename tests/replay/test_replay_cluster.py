@@ -115,16 +115,18 @@ class Done:
         return self.value
 
 
-class OneCore:
-    """A client of Dask that does at once what it is asked for."""
+class AtOnce:
+    """A client of Dask that does at once what it is asked for; tells of so many cores in turn."""
 
     loop = None
 
-    def __init__(self) -> None:
+    def __init__(self, *cores: int) -> None:
         self.asked: list[object] = []
+        self.cores = list(cores)
 
     def nthreads(self) -> dict[str, int]:
-        return {"worker": 1}
+        cores = self.cores.pop(0) if len(self.cores) > 1 else self.cores[0]
+        return {"worker": cores} if cores else {}
 
     def submit(self, work: Callable[..., object], *words: Any, pure: bool) -> Done:
         assert not pure
@@ -134,20 +136,49 @@ class OneCore:
         return Done(work(*known))
 
 
+def by(
+    client: AtOnce, paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Costs, Replay]]:
+    """Replay tables by such a client."""
+    monkeypatch.setattr(cluster, "_client", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(distributed, "as_completed", lambda pieces, **_: iter(pieces))
+    return cluster.replay_tables("", paths, "stock", None, 4)
+
+
 def test_no_table_is_sent_far_ahead_of_the_results(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = OneCore()
-    monkeypatch.setattr(cluster, "_client", lambda _: contextlib.nullcontext(client))
-    monkeypatch.setattr(distributed, "as_completed", lambda pieces, **_: iter(pieces))
+    client = AtOnce(1)
     first, second, third = paths = sorted(tables.glob("*.parquet"))
-    each = cluster.replay_tables("", paths, "stock", None, 4)
+    each = by(client, paths, monkeypatch)
     hosts = [next(each)[1].host]
     assert first in client.asked
     assert second in client.asked
     assert third not in client.asked
     hosts += [made.host for _, made in each]
     assert hosts == [f"host-{host}" for host in range(HOSTS)]
+
+
+@pytest.mark.parametrize("cores", [(1, 1, 4), (0, 0, 4)])
+def test_workers_that_come_later_get_their_share(
+    cores: tuple[int, ...], tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only one may also leave between its answer and the first table."""
+    client = AtOnce(*cores)
+    *_, third = paths = sorted(tables.glob("*.parquet"))
+    each = by(client, paths, monkeypatch)
+    next(each)
+    assert third not in client.asked
+    next(each)
+    assert third in client.asked
+    assert len(list(each)) == 1
+
+
+def test_without_any_worker_left_tables_wait_for_the_next_one(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted(tables.glob("*.parquet"))
+    assert len(list(by(AtOnce(0), paths, monkeypatch))) == HOSTS
 
 
 def dies_once(
