@@ -236,8 +236,8 @@ def _require_same_sources(sources: dict[str, str]) -> None:
 def _require_same_table(table: Path, digest: str) -> None:
     if digest_of(table) != digest:
         raise LightsleepError(
-            f"{table}: this worker has another file there than the command that asks it: share the "
-            "folder of the tables, or copy them to all"
+            f"{table}: this worker has another file there than the command that asks it, or none: "
+            "share the folder of the tables, or copy them to all"
         )
 
 

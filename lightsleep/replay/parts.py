@@ -129,10 +129,12 @@ def shares_of(table: Path, cores: int) -> list[Share]:
 def digest_of(table: Path) -> str:
     """Return a digest of what the footer of a table says: copies have the same, others do not.
 
-    Raises LightsleepError where it cannot be read.
+    "" where there is no file. Raises LightsleepError where it cannot be read.
     """
     try:
         kept: pq.FileMetaData = pq.read_metadata(opened(table))
+    except FileNotFoundError:
+        return ""
     except (pa.ArrowException, OSError) as error:
         raise LightsleepError(f"{table}: damaged or no Parquet file of ours: {error}") from error
     groups = [kept.row_group(group) for group in range(kept.num_row_groups)]

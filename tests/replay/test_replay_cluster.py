@@ -262,10 +262,14 @@ def test_a_worker_that_has_another_table_at_the_same_path(tables: Path, tmp_path
     wanted = costs, table, ALL, "stock", 4, sources, digest
     assert cluster._piece(code, *wanted).wakes > 0
     shutil.copy(tables / "1.parquet", table)
-    with pytest.raises(LightsleepError, match=r"web\.parquet: this worker has another file there"):
+    said = r"web\.parquet: this worker has another file there .*, or none: share the folder"
+    with pytest.raises(LightsleepError, match=said):
         cluster._evidence(code, table, ALL, digest)
-    with pytest.raises(LightsleepError, match=r"web\.parquet: this worker has another file there"):
+    with pytest.raises(LightsleepError, match=said):
         cluster._piece(code, *wanted)
+    table.unlink()  # as where no folder is shared
+    with pytest.raises(LightsleepError, match=said):
+        cluster._evidence(code, table, ALL, digest)
 
 
 def kills_the_scheduler(
