@@ -245,7 +245,7 @@ def _require_same(code: str) -> None:
     if code != _code():
         raise LightsleepError(
             "this worker has another lightsleep than the command that asks it: install the same "
-            "on both"
+            "on both, and start the worker again"
         )
 
 

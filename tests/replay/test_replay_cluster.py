@@ -234,6 +234,7 @@ def test_a_worker_with_another_lightsleep(
     done = replayed(tables, "--dask", address)
     assert done.exit_code == 1
     assert "has another lightsleep than the command that asks it" in done.output
+    assert "start the worker again" in done.output
 
 
 def test_any_file_of_the_package_makes_another_lightsleep(
