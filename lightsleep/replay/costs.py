@@ -92,13 +92,13 @@ class Costs:
     costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata.
     ``driver_ns`` is the cost by which the module decides on a CPU, where it had measured one and
     nobody gave another. ``turn_ns`` is what a turn through the idle loop takes, 0 where too few are
-    known. ``loops`` has each pair of tasks in a closed loop, as waker << 32 | wakee, and what the
-    wakeup of the waker by the wakee costs on average, with ``supposed_ns``. ``states`` has what
-    leaving a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU
-    would have taken for each of its wakeups, where there is a reference; ``halts`` the state of
-    each table that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that
-    most wakeups of all CPUs came out of. ``warnings`` is what a reader of the recording has to
-    know, lost events for one.
+    known. ``loops`` has each pair of tasks in a closed loop, as waker << 32 | wakee, and the most
+    that a wakeup of the waker by the wakee costs, with ``supposed_ns``. ``states`` has what leaving
+    a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have
+    taken for each of its wakeups, where there is a reference; ``halts`` the state of each table
+    that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups
+    of all CPUs came out of. ``warnings`` is what a reader of the recording has to know, lost events
+    for one.
     ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
     ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when

@@ -15,8 +15,8 @@
    for something else, such as a softirq or a host. That is in the reference, too, and no poll
    avoids it. With the median alone subtracted, it would count as a slow exit.
 3. *Closed loops.* Two tasks that wake each other in turn form a conversation. What the wakeup of a
-   task costs its peer there is the mean of what the states cost that the task was woken out of. A
-   CPU that was found polling or awake counts as 0.
+   task costs its peer there is at most what the costliest state costs that the task was woken out
+   of. It is 0 where the CPU was always found polling or awake.
 4. *A turn through the idle loop*: the median time from the end of a poll that reached its limit, to
    the next period. A CPU that has polled in vain takes it before it halts. Where fewer than ENOUGH
    such polls tell, it is the median time from the end of any period that no task ended. That is too
@@ -28,11 +28,10 @@ found together is the same for any number of them.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, compress
 from statistics import median
 
 import numpy as np
@@ -342,21 +341,23 @@ class Evidence:
         return said
 
     def _loops(self, tables: Tables, costs: Costs) -> tuple[dict[int, int], float]:
-        """Return the ``loops`` of ``costs``, and the share of wakeups that is theirs."""
+        """Return the ``loops`` of ``costs``, and the share of wakeups that is theirs.
+
+        A mean would be no end of a range: a peer that polls at times has slept at others.
+        """
         counted = Counter[int]()
         for pairs in self._pairs.values():
             sums = pairs.counts.sum(axis=1).tolist()
             counted.update(dict(zip(pairs.keys.tolist(), sums, strict=True)))
         loops = _loops(counted)
-        paid_ns = Counter[int]()  # integers: no sum depends on the order of the CPUs
+        most_ns = dict.fromkeys(loops.tolist(), 0)
         for cpu, pairs in self._pairs.items():
             prices_ns = [_price_ns(costs, tables[cpu], state) for state in pairs.states]
             at, there = places(loops, pairs.keys)
             for key, counts in zip(loops[there].tolist(), pairs.counts[at[there]], strict=True):
-                paid_ns[key] += sum(map(operator.mul, counts.tolist(), prices_ns))
-        back = {key: _back(key) for key in loops.tolist()}
-        peers_ns = {key: round(paid_ns[x] / counted[x]) for key, x in back.items()}
-        return peers_ns, sum(counted[key] for key in back) / max(1, counted.total())
+                most_ns[key] = max([most_ns[key], *compress(prices_ns, counts.tolist())])
+        share = sum(counted[key] for key in most_ns) / max(1, counted.total())
+        return {key: most_ns[_back(key)] for key in most_ns}, share
 
     def _turn_ns(self) -> int:
         """Return what a turn through the idle loop takes; 0 where too few are known."""

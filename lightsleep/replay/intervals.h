@@ -52,7 +52,7 @@ struct rows {
  * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
  * @given: the user says what each wakeup from a halt costs
  * @loops: pairs of waker and wakee in closed loops, in order
- * @peer_ns: what the wakeup of the waker by the wakee costs on average, of each
+ * @peer_ns: the most that a wakeup of the waker by the wakee costs, of each
  */
 struct costs {
 	size_t cpus;

@@ -19,7 +19,7 @@ things are derived from the rows of the recording, and from what wakeups cost th
    next one come earlier, which a recording cannot show. Intervals in such loops have a second,
    earlier arrival: what it would be if the peer's wakeup had cost nothing. The truth is expected
    between the two. The peer may have slept in another state, or have polled: its wakeup counts as
-   what its wakeups by this task cost on average.
+   what leaving the costliest state costs that this task woke it out of.
 4. *A cost that is only supposed.* Where only the module's cost tells what a wakeup of an awake CPU
    takes, that may be nothing. At the second end, all of a wakeup is what leaving the state took. So
    something arrived earlier by as much. In a loop, the peer's wakeup from a halt was that much
