@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 from lightsleep.measure.model import NOT_IDLE
-from lightsleep.measure.plan import TRIES
+from lightsleep.measure.plan import TRIES, YIELD
 from lightsleep.measure.result import Figures, Row, RowPath, Verdict
 from lightsleep.measure.run import Tally
 from lightsleep.measure.summary import subtract, summarise
@@ -16,12 +16,12 @@ from lightsleep.scan.machine import Machine
 BASELINE = Verdict("baseline", None, None, "baseline")
 
 
-def rows(machine: Machine, tallies: list[Tally]) -> list[Row]:
-    """Return one row for each tally, in their order."""
+def rows(machine: Machine, tallies: list[Tally], wanted: int) -> list[Row]:
+    """Return one row for each tally, in their order; ``wanted`` valid samples were asked for."""
     tallies = [settled(tally) for tally in tallies]
     baselines = {(x.cell.dest, x.cell.source): x for x in tallies if x.cell.state is None}
     return [
-        _row(machine, tally, baselines.get((tally.cell.dest, tally.cell.source)))
+        _row(machine, tally, baselines.get((tally.cell.dest, tally.cell.source)), wanted)
         for tally in tallies
     ]
 
@@ -37,7 +37,7 @@ def settled(tally: Tally) -> Tally:
     return replace(tally, samples=samples, valid=[])
 
 
-def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
+def _row(machine: Machine, tally: Tally, busy: Tally | None, wanted: int) -> Row:
     cell, state, raw = tally.cell, tally.cell.state, _figures(tally)
     baseline = _figures(busy) if busy else None
     spared = _spared(tally, busy) if busy else None
@@ -60,6 +60,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None) -> Row:
                 disturbed=tally.disturbed,
                 spared=spared,
                 worth=_worth(tally),
+                cut_short=tally.closed or tally.next_batch(wanted) > 0,
             )
         )
     return Row(
@@ -98,8 +99,14 @@ def _spared(tally: Tally, busy: Tally) -> str | None:
 
 
 def _worth(tally: Tally) -> float:
-    """Return how many valid samples come of each that is asked for, of TRIES tries at most."""
-    return min(1.0, TRIES * len(tally.valid) / len(tally.samples)) if tally.valid else 1.0
+    """Return how many valid samples come of each that is asked for, of TRIES tries at most.
+
+    0 where so few count that a run gives up on them, however many are asked for.
+    """
+    tried, valid = len(tally.samples), len(tally.valid)
+    if valid * YIELD < tried:
+        return 0.0
+    return min(1.0, TRIES * valid / tried) if tried else 1.0
 
 
 def _instead(machine: Machine, tally: Tally) -> Counter[str]:

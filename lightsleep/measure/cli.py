@@ -158,7 +158,7 @@ def measure(
             "seed": seed,
         },
         notes=[*remarks, *left_out, *standing, *trouble],
-        rows=assess.rows(here, taken.tallies),
+        rows=assess.rows(here, taken.tallies, wish.samples),
     )
     with written(*_files(result, taken, output, table)):
         if as_json:

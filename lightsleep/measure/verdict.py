@@ -32,7 +32,7 @@ With that interval, in this order:
    *not entered*, with what was entered instead. Where it is not the state's fault (the wake did
    not come, the CPU was busy): *too noisy*. A state without a single entry is at fault only if the
    CPU went idle: if it entered some state, or had this one refused, for every other wake.
-2. No baseline, or too few samples for an interval: *too few*, with how many are missing.
+2. No baseline, or too few samples for an interval: *too few*, as in 7.
 3. Nothing advertised: said so, and whether the state is shown to be slower than a busy CPU. If it
    is faster by more than SLACK_NS, *too noisy* as in 4. Woken without an IPI, where the busy CPU
    was woken by one: there is nothing to subtract, *too noisy*. A CPU that polls, or waits by MWAIT,
@@ -49,7 +49,9 @@ With that interval, in this order:
    With noise, *too noisy*, with the reason. Without, the interval shrinks with the square root of
    the number of samples: *too few*, with how many more it takes until this median is told from that
    end, unless that is more than a run can take (MAX_SAMPLES). Where so few samples are valid that a
-   run ends without as many as it was asked for, that many more have to be asked for.
+   run ends without as many as it was asked for, that many more have to be asked for. Where a run
+   gives up on them, no number helps: *too noisy*, with how few count. What ended early tells no
+   number: those that were asked for may be enough.
 """
 
 import math
@@ -83,7 +85,8 @@ class Evidence:
     ``idled`` is how often the CPU went idle, into whatever state or refused; None: nothing tells.
     ``disturbed`` says what else went on; None: nothing of note. ``spared``: wakes from the state
     took no IPI, as those of the baseline did, so there is no ``subtracted``; in words, None if not.
-    ``worth`` is how many valid samples come of each that is asked for: 1, unless most do not count.
+    ``worth`` is how many valid samples come of each that is asked for: 1, unless most do not count;
+    0 where so few do that a run gives up. ``cut_short``: it ended before it had what was asked for.
     """
 
     advertised_us: int | None
@@ -99,6 +102,7 @@ class Evidence:
     disturbed: str | None
     spared: str | None = None
     worth: float = 1.0
+    cut_short: bool = False
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -140,7 +144,7 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
         return Verdict("too-noisy", None, None, evidence.spared)
     if raw.ci_ns is None:
         needed = math.ceil(MIN_SAMPLES * raw.count / raw.independent)
-        return _cannot_tell(needed - raw.count, evidence.worth)
+        return _cannot_tell(evidence, needed)
     if subtracted is None or subtracted.ci_ns is None:
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     return None
@@ -185,14 +189,22 @@ def _compared(evidence: Evidence) -> Verdict:
         text = f"{us(low)} to {us(high)} us: {noise}"
         return Verdict("too-noisy", None, None, text)
     needed = raw.count * _times(own.p50_ns, (low, high), accepted) ** 2
-    if needed > MAX_SAMPLES * evidence.worth:
+    if evidence.worth and needed > MAX_SAMPLES * evidence.worth:
         text = f"{us(low)} to {us(high)} us: too close to what is accepted, or too scattered"
         return Verdict("too-noisy", None, None, text)
-    return _cannot_tell(math.ceil(needed) - raw.count, evidence.worth)
+    return _cannot_tell(evidence, needed)
 
 
-def _cannot_tell(missing_valid: int, worth: float) -> Verdict:
-    missing = max(1, math.ceil(missing_valid / worth))
+def _cannot_tell(evidence: Evidence, needed: float) -> Verdict:
+    """Say how many more samples to ask for until ``needed`` are valid, or why that is no help."""
+    raw = evidence.raw
+    assert raw
+    if evidence.cut_short:
+        return Verdict("too-few", None, None, "cannot tell: ended early")
+    if not evidence.worth:
+        total = raw.count + sum(evidence.invalid.values())
+        return Verdict("too-noisy", None, None, f"only {raw.count} of {total} wakes count")
+    missing = max(1, math.ceil((math.ceil(needed) - raw.count) / evidence.worth))
     samples = "sample" if missing == 1 else "samples"
     return Verdict("too-few", None, missing, f"cannot tell, {missing} more {samples} needed")
 
