@@ -15,6 +15,11 @@ from lightsleep.scan.tree import Tree
 # Said in the description of states in which a CPU watches memory, so that a store wakes it.
 MONITORS = re.compile(r"\bMWAIT\b")
 
+# Governors of cpufreq under which a CPU has one frequency, busy or not; None: nothing tells.
+STEADY = {None, "performance", "powersave", "userspace"}
+# Drivers of cpufreq with governors of their own. Their powersave is none of the generic ones.
+SCALING_POWERSAVE = {"intel_pstate", "amd-pstate-epp"}
+
 
 @dataclass(frozen=True)
 class IdleState:
@@ -42,17 +47,22 @@ class IdleState:
 
 @dataclass(frozen=True)
 class Cpufreq:
-    """The governor of a CPU's frequency, and the limits in kHz; None where nothing tells."""
+    """The driver and governor of a CPU's frequency, and the limits in kHz.
+
+    None where nothing tells.
+    """
 
     governor: str | None
     min_khz: int | None
     max_khz: int | None
+    driver: str | None = None
 
     @property
     def varies(self) -> bool:
         """Whether a busy CPU may run faster than one that idles."""
+        scales = self.governor == "powersave" and self.driver in SCALING_POWERSAVE
         return (
-            self.governor not in (None, "performance")
+            (scales or self.governor not in STEADY)
             and self.min_khz is not None
             and self.max_khz is not None
             and self.min_khz < self.max_khz
@@ -161,6 +171,7 @@ def _cpufreq(tree: Tree, cpu: int) -> Cpufreq:
         governor=tree.line(f"{folder}/scaling_governor"),
         min_khz=tree.number(f"{folder}/scaling_min_freq"),
         max_khz=tree.number(f"{folder}/scaling_max_freq"),
+        driver=tree.line(f"{folder}/scaling_driver"),
     )
 
 

@@ -265,15 +265,20 @@ def test_a_latency_limit_that_excludes_states_is_noted(
 
 
 @pytest.mark.parametrize(
-    ("governor", "limits_khz", "said"),
+    ("governor", "driver", "limits_khz", "said"),
     [
-        ("schedutil", (800_000, 4_000_000), True),
-        ("performance", (800_000, 4_000_000), False),
-        ("powersave", (2_000_000, 2_000_000), False),
+        ("schedutil", "acpi-cpufreq", (800_000, 4_000_000), True),
+        ("performance", "intel_pstate", (800_000, 4_000_000), False),
+        ("powersave", "intel_pstate", (2_000_000, 2_000_000), False),
+        ("powersave", "intel_pstate", (800_000, 4_000_000), True),
+        ("powersave", "amd-pstate-epp", (800_000, 4_000_000), True),
+        # The generic ones keep a CPU at its lowest frequency, and at one that somebody has set.
+        ("powersave", "acpi-cpufreq", (800_000, 4_000_000), False),
+        ("userspace", "cpufreq-dt", (600_000, 1_800_000), False),
     ],
 )
 def test_a_frequency_that_may_differ_between_idle_and_busy_is_noted(
-    governor: str, limits_khz: tuple[int, int], said: bool, power9: FakeBackend
+    governor: str, driver: str, limits_khz: tuple[int, int], said: bool, power9: FakeBackend
 ) -> None:
     assert power9.root
     for number, (least, most) in {1: limits_khz, 5: (600_000, 3_000_000)}.items():
@@ -281,6 +286,7 @@ def test_a_frequency_that_may_differ_between_idle_and_busy_is_noted(
             power9.root,
             f"""
             {CPU}/cpu{number}/cpufreq/scaling_governor: {governor}
+            {CPU}/cpu{number}/cpufreq/scaling_driver: {driver}
             {CPU}/cpu{number}/cpufreq/scaling_min_freq: {least}
             {CPU}/cpu{number}/cpufreq/scaling_max_freq: {most}
             """,
