@@ -17,9 +17,11 @@ A figure that the command prints is found by a regular expression, in the last p
 The first group is the number, or all of the match; ^ and $ stand for the ends of a line. Of a
 counter, which a command prints at both ends of a period, the rate is taken.
 
-An expression may match a part of a number only: [0-9.]+ matches the 1 of 1,234 and of 1e-05. And a
-program may choose the unit by the size of the number: 935us, then 1.02ms. Either would be a wrong
-figure that nobody sees, so both are refused.
+An expression may match a part of a number only: [0-9.]+ matches the 1 of 1,234 and of 1e-05, and
+the seconds of 1m0.2s. And a program may choose the unit by the size of the number: 935us, then
+1.02ms. Either would be a wrong figure that nobody sees, so both are refused. The unit is looked at
+only where it stands behind the number. One in front, or one that UNIT does not know, is for the
+expression to have: with another one, it matches nothing.
 """
 
 import math
@@ -34,15 +36,16 @@ from lightsleep.trial.reading import Energy, Reading
 THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
 """A number whose commas are taken to separate thousands."""
 
-BEGUN = re.compile(r"\d\.?\Z")
-"""What stands before a part of a number, the end of it."""
+BEGUN = re.compile(r"\d\.?\Z|(?<![\d;\[])\d+[hm]\Z")
+"""What stands before a part of a number, the end of it; or of a time. ESC[32m is a colour."""
 
 CONTINUED = re.compile(r"\.?\d|[eE][+-]?\d|[hm]\d")
 """What stands behind a part of a number, the beginning; or of a time, as 1m2.5s is one."""
 
 UNIT = re.compile(
     r"[A-Za-z%\u00b5\u03bc]+"
-    r"|[^\S\n]+(?:[num\u00b5\u03bc]|[kKMGT]i?)?(?:s|sec|B|[Bb]its?|[Bb]ytes)(?![A-Za-z])"
+    r"|[^\S\n]+(?:[num\u00b5\u03bc]|[kKMGT]i?)?(?:s|secs?|B|[Bb]its?|[Bb]ytes)(?![A-Za-z])"
+    r"|[^\S\n]+[kKMGT](?=/)"
 )
 """What stands behind a number: letters at once, or behind blanks a unit that a program chooses."""
 
@@ -186,21 +189,41 @@ def _check_whole(name: str, match: re.Match[str], group: int) -> None:
     """Raise LightsleepError where a match ends or begins in the middle of a number."""
     start, end = match.span(group)
     before, behind = match.string[max(start - 20, 0) : start], match.string[end : end + 20]
-    # A comma may also separate columns. Where the expression has it, it does.
-    comma = end == match.end() and re.match(r",\d", behind)
-    comma = comma or (start == match.start() and re.search(r"\d,\Z", before))
-    if not (comma or BEGUN.search(before) or CONTINUED.match(behind)):
+    begun, continued = BEGUN.search(before), CONTINUED.match(behind)
+    commas = [start - 1] if re.search(r"\d,\Z", before) else []
+    commas += [end] if re.match(r",\d", behind) else []
+    comma = not all(_has_comma(match, group, place) for place in commas)
+    if not (comma or begun or continued):
         return
     why = "have it match all of the number"
     if comma:
         why += (
             "; if it is a decimal comma, run the command with LC_ALL=C in its environment; if it "
-            "separates columns, let the expression match it outside of the group"
+            "separates columns, let the expression name it outside of the group, as in "
+            ",([0-9.]+),"
+        )
+    if (begun and begun[0][-1] in "hm") or (continued and continued[0][0] in "hm"):
+        why += (
+            "; if it is a time of minutes and seconds, have the program print seconds, as the time "
+            "of bash does with TIMEFORMAT=%R"
         )
     raise LightsleepError(
         f"metric {name}: {match[group]!r} is only a part of a number in "
         f"{match.string[max(start - 10, 0) : end + 10]!r}: {why}"
     )
+
+
+def _has_comma(match: re.Match[str], group: int, place: int) -> bool:
+    """Return whether an expression has the comma that stands in this place, outside of its group.
+
+    Then the comma separates columns. What matches anything, as .* does, has none: with another
+    character there, it finds the same.
+    """
+    if not match.start() <= place < match.end():
+        return False
+    text = match.string
+    other = match.re.match(f"{text[:place]}\0{text[place + 1 :]}", match.start())
+    return other is None or other.span(group) != match.span(group)
 
 
 def of_run(before: Reading, after: Reading, wall_s: float, cpu_s: float) -> dict[str, float]:

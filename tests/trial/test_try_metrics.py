@@ -253,11 +253,30 @@ def test_a_decimal_comma_is_refused(number: str) -> None:
 @pytest.mark.parametrize(
     "number", ["9,9", "10,12", "0,125", "1,2345", "1234,567", "1.234,567", "1,234", "1,234,567"]
 )
-@pytest.mark.parametrize("pattern", [r"n ([0-9.]+)", r"\d+(?=,|$)", r"([0-9.]+) ends"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"n ([0-9.]+)",
+        r"\d+(?=,|$)",
+        r"([0-9.]+) ends",
+        r"n ([0-9.]+).*",
+        r"n ([0-9.]+)\D+",
+        r"n ([0-9.]+)\S* ends",
+        r"n.*?([0-9.]+) ends",
+        r"\W([0-9.]+) ends",
+    ],
+)
 def test_an_expression_that_stops_at_a_comma_is_refused(pattern: str, number: str) -> None:
     printed = metrics.parse_printed(f"n={pattern}:lower")
     with pytest.raises(LightsleepError, match=r"only a part of a number.*LC_ALL=C"):
         metrics.find(printed, f"n {number} ends", {})
+
+
+def test_a_wildcard_behind_a_column_does_not_separate_it() -> None:
+    """The comma in front is named, and the one behind is not."""
+    printed = metrics.parse_printed(r"n=^get,([\d.]+).*:lower")
+    with pytest.raises(LightsleepError, match=r"name it outside of the group, as in ,\(\[0-9"):
+        metrics.find(printed, "get,12.5,99", {})
 
 
 @pytest.mark.parametrize(
@@ -270,6 +289,8 @@ def test_an_expression_that_stops_at_a_comma_is_refused(pattern: str, number: st
         (r"n.*([\d.]+)", "n 12"),
         (r"n.*([\d.]+)", "n 12.5"),
         (r"real\s+([\d.]+)", "real\t0m1.234s"),
+        (r"real\s+\d+m([\d.]+)s", "real\t1m0.200s"),
+        (r"took.*?([\d.]+)s", "took 2h1m0.2s"),
     ],
 )
 def test_a_part_of_a_number_is_refused(pattern: str, output: str) -> None:
@@ -278,16 +299,29 @@ def test_a_part_of_a_number_is_refused(pattern: str, output: str) -> None:
         metrics.find(printed, f"0\n{output}\n0", {})
 
 
+@pytest.mark.parametrize("pattern", [r"real\s+([\d.]+)", r"real\s+\d+m([\d.]+)s"])
+def test_of_a_time_of_minutes_what_to_do_is_said(pattern: str) -> None:
+    """No expression can match all of it as a number."""
+    printed = metrics.parse_printed(f"n={pattern}:lower")
+    with pytest.raises(LightsleepError, match="have the program print seconds.*TIMEFORMAT=%R"):
+        metrics.find(printed, "real\t1m0.200s", {})
+
+
 @pytest.mark.parametrize(
     ("pattern", "output"),
     [
         (r"get,([\d.]+),", "get,12.5,99"),
         (r"^\w+,\d+,([\d.]+)", "get,7,12.5"),
+        (r"^(?:[^,]*,){2}([\d.]+),", "get,7,12.5,99"),
+        (r"^.*,([\d.]+)$", "get,7,12.5"),
+        (r"avg= *([\d.]+).*", "avg=12.5, stdev=99"),
         (r"^([\d.]+)$", "7\n12.5\n"),
         (r"p99:([\d.]+)", "p99:12.5"),
         (r"[\d.]+", "at 10:00:12.5"),
         (r"n ([\d.]+)", "n 12.5, 3"),
         (r"n ([\d.]+)", "n 12.5; 3"),
+        (r"n \S+?m([\d.]+)", "n \x1b[32m12.5"),
+        (r"n \S+?m([\d.]+)", "n \x1b[1;32m12.5"),
     ],
 )
 def test_what_stands_beside_a_whole_number(pattern: str, output: str) -> None:
@@ -304,6 +338,9 @@ def test_what_stands_beside_a_whole_number(pattern: str, output: str) -> None:
         ("1.234 s \N{PLUS-MINUS SIGN}", "935.1 ms \N{PLUS-MINUS SIGN}"),
         ("950 MB/s", "1.2 GB/s"),
         ("943 Mbits/sec", "9.41 Gbits/sec"),
+        ("981 K/sec", "1.02 M/sec"),
+        ("935 /sec", "1.02 K/sec"),
+        ("935 usecs", "1.02 msecs"),
     ],
 )
 def test_a_unit_that_changes_is_refused(before: str, now: str) -> None:
