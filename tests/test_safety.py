@@ -89,7 +89,7 @@ WORDS = {
             "qos:1us",
             ",",
         ),
-        *("governor:menu+qos:0", "sysfs:/sys/x=1", "sysfs:/sys/../etc/passwd=x", "-m", "t_s=t (.)"),
+        *("governor:menu+qos:0", "sysfs:/sys/x=1", "sysfs:/sys/../etc/passwd=x", "-m", "t_us=(.)"),
         *("t=(", "=", ",", "t=x:rate", "wall_s=x", "--switchback", "10ms", "--for", "300ms", "0s"),
         *("--metric-command", "'", "$(reboot)", ";", "--control", "--no-control", "--seed", "-1"),
         *("7", "--json", "--module", "/dev/null", "/", "--enable", "-o", "--", "true", "|", "\n"),

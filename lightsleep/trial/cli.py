@@ -89,7 +89,7 @@ class Subject:
     multiple=True,
     metavar="NAME=REGEX[:rate][:higher|lower]",
     help="A number that COMMAND prints; the first one decides, in place of the wall time. :higher "
-    "or :lower must follow, unless NAME ends in a unit of time.",
+    "or :lower must follow, unless NAME ends in _ms, _us, or _ns.",
 )
 @click.option(
     "--switchback",

@@ -54,9 +54,20 @@ MOST_W = 1000
 counter have started again more than once, nobody knows what was used. AMD's have a range of 65 kJ.
 """
 
-UNITS = {"_per_s": "/s", "_s": "s", "_ms": "ms", "_us": "us", "_ns": "ns", "_pct": "%"}
-TIMES = ("s", "ms", "us", "ns")
-"""Of these, less is better. Of anything else, who names it is to say so."""
+UNITS = {
+    "_per_s": "/s",
+    "_per_ms": "/ms",
+    "_per_us": "/us",
+    "_per_ns": "/ns",
+    "_s": "s",
+    "_ms": "ms",
+    "_us": "us",
+    "_ns": "ns",
+    "_pct": "%",
+}
+TIMES = ("ms", "us", "ns")
+"""Of these, less is better. Of anything else, who names it is to say so. In seconds, too: took_s
+is a time, and req_s is a rate."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ def parse_printed(text: str) -> Printed:
     if (rate or printed.unit not in TIMES) and not {"higher", "lower"} & set(words):
         raise WrongUsage(
             f"metric {name}: let it end in :higher or in :lower, to say which is better. Only of a "
-            "time, whose name ends in _s, _ms, _us or _ns, lower is the default"
+            "time whose name ends in _ms, _us, or _ns, lower is the default"
         )
     return printed
 

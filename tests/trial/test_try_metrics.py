@@ -195,9 +195,9 @@ def test_states_of_one_name_are_told_apart(tmp_path: Path) -> None:
     ("text", "output", "value", "better"),
     [
         (r"rps=([\d.]+) req/s:higher", "12.5 req/s\n13.5 req/s", 13.5, "higher"),
-        (r"t_s=\d+", "took 7", 7.0, "lower"),
+        (r"t_ms=\d+", "took 7", 7.0, "lower"),
         (r"t=took: (\d+):lower", "took: 7", 7.0, "lower"),
-        (r"took_s=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
+        (r"took_us=^([\d.]+)$", "# a remark\n0.25\n", 0.25, "lower"),
         (r"n=n ([\d,]+):lower", "n 1,234", 1234.0, "lower"),
         (r"n=n (\S+):higher", "n -12,345,678.5", -12345678.5, "higher"),
         (r"n=n (\d+):higher:rate", "n 7", 7.0, "higher"),
@@ -212,7 +212,14 @@ def test_printed_metrics(text: str, output: str, value: float, better: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "unit"),
-    [("p99_us", "us"), ("took_s", "s"), ("ops_per_s", "/s"), ("share_pct", "%"), ("score", "")],
+    [
+        ("p99_us", "us"),
+        ("took_s", "s"),
+        ("ops_per_s", "/s"),
+        ("ops_per_ms", "/ms"),
+        ("share_pct", "%"),
+        ("score", ""),
+    ],
 )
 def test_a_name_tells_its_unit(name: str, unit: str) -> None:
     assert metrics.parse_printed(f"{name}=x:higher").unit == unit
@@ -220,7 +227,20 @@ def test_a_name_tells_its_unit(name: str, unit: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["ops_per_s=x", "ops_per_s=x:rate", "rps=x:rate", "rps=x", "tps=x", "x_pct=x", "t_s=x:rate"],
+    [
+        "ops_per_s=x",
+        "ops_per_s=x:rate",
+        "ops_per_ms=x",
+        "rps=x:rate",
+        "rps=x",
+        "tps=x",
+        "x_pct=x",
+        "req_s=x",
+        "MB_s=x",
+        "took_s=x",
+        "t_s=x:rate",
+        "t_ms=x:rate",
+    ],
 )
 def test_of_what_is_no_time_the_direction_is_to_be_named(text: str) -> None:
     for direction in ("higher", "lower"):

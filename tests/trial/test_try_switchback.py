@@ -126,14 +126,14 @@ def test_only_the_first_round_says_that_the_time_is_too_short() -> None:
 def test_a_metric_command_that_never_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchback, "ASK_S", 0.1)
     before = fake_modules.snapshot(root)
-    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t_s=x")
+    result = attempt(*SWITCH, "--metric-command", "sleep 1000", "-m", "t_ms=x")
     assert result.exit_code == 1
     assert "--metric-command has not ended after 0.1 s" in " ".join(result.output.split())
     assert fake_modules.snapshot(root) == before
 
 
 def test_a_metric_command_that_is_not_there_is_told_before_anything_is_changed(root: Path) -> None:
-    result = attempt(*SWITCH, "--metric-command", "no-such-program -x", "-m", "t_s=x")
+    result = attempt(*SWITCH, "--metric-command", "no-such-program -x", "-m", "t_ms=x")
     assert result.exit_code == 1
     said = "--metric-command: cannot run no-such-program: there is no such program"
     assert said in " ".join(result.output.split())
@@ -162,9 +162,9 @@ def test_a_counter_that_falls_ends_it(root: Path) -> None:
         (["--switchback", "1s", "--for", "99999h"], "1000 is the maximum"),
         (["--switchback", "0s", "--for", "1m"], "no time such as"),
         (["--switchback", "5", "--for", "1m"], "no time such as"),
-        ([*SWITCH, "-m", "t_s=x"], "give both"),
+        ([*SWITCH, "-m", "t_ms=x"], "give both"),
         ([*SWITCH, "--metric-command", "true"], "give both"),
-        ([*SWITCH, "--metric-command", "'", "-m", "t_s=x"], "No closing quotation"),
+        ([*SWITCH, "--metric-command", "'", "-m", "t_ms=x"], "No closing quotation"),
         (["--switchback", "99ms", "--for", "1h"], "a period is 0.1 s or longer"),
         ([*SWITCH, "-n", "10"], "--rounds is of a COMMAND"),
         ([*SWITCH, "--enable"], "--enable needs --metric-command and --metric"),
