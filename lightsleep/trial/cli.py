@@ -12,7 +12,7 @@ import click
 
 from lightsleep import place, terminal
 from lightsleep.compare.analysis import control_failed
-from lightsleep.compare.result import LONGEST_ARM, CompareResult, Role
+from lightsleep.compare.result import LONGEST_ARM, CompareResult, Role, TrialOutcome
 from lightsleep.compare.table import print_table
 from lightsleep.document import printable, text_of
 from lightsleep.enable import change
@@ -193,7 +193,7 @@ def try_settings(
     if not trial.runs[BASELINE]:
         raise _without_rounds(trial, notes)
     result = _result(arms, trial, printed, what, seed, [*notes, *_ended(trial, what)])
-    result.outcome = outcome = verdict.judge(result)
+    result.outcome = outcome = _cut_short(verdict.judge(result), trial, what)
 
     def write() -> None:
         if output:
@@ -226,6 +226,18 @@ def _ended(trial: run.Trial, what: Subject) -> list[str]:
     """Return what ended a trial early, and when; nothing of one that is whole."""
     done = len(trial.runs[BASELINE])
     return [f"ended after {done} of {what.rounds} rounds: {trial.trouble}"] if trial.trouble else []
+
+
+def _cut_short(outcome: TrialOutcome, trial: run.Trial, what: Subject) -> TrialOutcome:
+    """Return an outcome that says where the trial ended, if it ended early.
+
+    The setting that wins may be the very one under which the command failed.
+    """
+    if not trial.trouble:
+        return outcome
+    done = f"{len(trial.runs[BASELINE])} of {what.rounds} rounds ({trial.where})"
+    said = f"{outcome.sentence} The trial ended after {done}: what happened then is in no figure."
+    return replace(outcome, sentence=said)
 
 
 def _check_whole(trial: run.Trial, what: Subject, refused: list[str]) -> None:

@@ -51,13 +51,15 @@ class Arm:
 class Trial:
     """What came of the rounds: metrics by arm and round, the order, and what ended them early.
 
-    ``ended`` is what a signal raised, None where none did.
+    ``ended`` is what a signal raised, None where none did; ``where`` is the setting and the round
+    of the moment, in words.
     """
 
     runs: dict[str, list[dict[str, float]]]
     order: list[list[str]] = field(default_factory=list)
     trouble: str | None = None
     ended: KeyboardInterrupt | SystemExit | None = None
+    where: str = ""
 
 
 def schedule(names: Sequence[str], rounds: int, rng: random.Random) -> list[list[str]]:
@@ -79,17 +81,17 @@ def run(
     by_name = {arm.name: arm for arm in arms}
     order = schedule(list(by_name), rounds, rng)
     trial = Trial({name: [] for name in by_name})
-    done, total, what = 0, len(order) * len(arms), ""
+    done, total = 0, len(order) * len(arms)
     begun_s = time.monotonic()
     try:
         for number, names in enumerate(order):
-            what = "between rounds"
+            trial.where = "between rounds"
             if number and not goes_on(number, time.monotonic() - begun_s):
                 break
             found = {}
             for name in names:
                 when = "warm-up" if number < WARMUP else f"round {number - WARMUP + 1}"
-                what = f"{name}, {when}"
+                trial.where = f"{name}, {when}"
                 progress(name, done, total)
                 done += 1
                 found[name] = _under(by_name[name], sample, session, root)
@@ -98,12 +100,12 @@ def run(
                 for name, measured in found.items():
                     trial.runs[name].append(measured)
     except LightsleepError as error:
-        trial.trouble = f"{what}: {error.message}"
+        trial.trouble = f"{trial.where}: {error.message}"
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        trial.trouble = f"{what}: {where}{error.strerror or error}"
+        trial.trouble = f"{trial.where}: {where}{error.strerror or error}"
     except (KeyboardInterrupt, SystemExit) as ended:
-        trial.trouble, trial.ended = f"{what}: interrupted", ended
+        trial.trouble, trial.ended = f"{trial.where}: interrupted", ended
         _drop_halves(trial)
     return trial
 

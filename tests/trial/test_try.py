@@ -489,6 +489,9 @@ def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) 
     (note,) = kept.environment["notes"]
     assert re.match(r"ended after 2 of 6 rounds: [a-z-]+, round 3: the command failed", note)
     assert "note: " not in result.output  # it is the error
+    assert kept.outcome
+    said = r" The trial ended after 2 of 6 rounds \([a-z-]+, round 3\): what happened then is in no"
+    assert re.search(said, kept.outcome.sentence)
 
 
 def test_what_was_complete_before_the_machine_refuses_is_kept(
