@@ -398,8 +398,8 @@ def unfinished(root: Path) -> str | None:
         if not restorer.read(journal, root)[1]:
             return None
     return (
-        "an earlier command has not set back what it changed: sudo lightsleep disable does that, "
-        "and so does the next command that changes settings"
+        "an earlier command has not set back what it changed: sudo lightsleep disable sets back "
+        "what it can, and says what refuses; so does the next command that changes settings"
     )
 
 
@@ -539,5 +539,5 @@ def _recover(journal: Path, root: Path) -> list[str]:
             f"back by hand and remove {journal}"
         )
     if undos:
-        notes.insert(0, f"{earlier}: set them back")
+        notes.insert(0, f"{earlier}: they are set back now")
     return notes

@@ -325,7 +325,7 @@ def test_what_a_killed_command_left_is_undone_and_said(root: Path) -> None:
     load = "modprobe cpuidle_lightsleep"
     journals.leave(root, "try", {"module": "cpuidle_lightsleep", "old": None, "new": load})
     said = done("disable")
-    assert "an earlier lightsleep try left settings changed: set them back" in said
+    assert "an earlier lightsleep try left settings changed: they are set back now" in said
     assert not (root / "sys/module/cpuidle_lightsleep").exists()
     assert run("disable").exit_code == 4
 

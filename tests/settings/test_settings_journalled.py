@@ -390,7 +390,9 @@ def test_a_knob_that_refuses_stays_in_the_journal(machine: Machine) -> None:
     assert machine.knob(0).read_text() == "0\n"
     assert f"cannot set {machine.knob(1)} to 0 again" in session.notes[0]
     assert session.refused == session.notes
-    assert "killed" not in str(journalled.unfinished(machine.root))
+    said = str(journalled.unfinished(machine.root))
+    assert "killed" not in said
+    assert "disable sets back what it can, and says what refuses" in said
     with pytest.raises(LightsleepError, match="by hand") as refused, machine.session():
         pass
     assert "killed" not in refused.value.message
