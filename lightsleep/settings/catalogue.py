@@ -151,7 +151,12 @@ class Context:
             restorer.read_knob(self.root, str(self.root / file))
         except OSError as error:
             cpu = restorer.offline(self.root, str(self.root / file))
-            why = f"CPU {cpu} is offline" if cpu else error.strerror
+            why = error.strerror
+            if cpu:
+                why = (
+                    f"CPU {cpu} is offline; bring it online, or name the files of the others one "
+                    "by one, each with sysfs:, joined by +"
+                )
             raise self.refuse(f"/{file} cannot be read: {why}") from error
 
 

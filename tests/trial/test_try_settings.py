@@ -286,7 +286,11 @@ def test_a_file_that_cannot_be_set_or_set_back_is_refused_first(
 
 
 @pytest.mark.parametrize(
-    ("online", "why"), [("0", "CPU 1 is offline"), ("1", "Device or resource busy")]
+    ("online", "why"),
+    [
+        ("0", r"CPU 1 is offline; bring it online, or name .* each with sysfs:, joined by \+"),
+        ("1", "Device or resource busy"),
+    ],
 )
 def test_a_policy_of_an_offline_cpu_is_refused_first(
     online: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
