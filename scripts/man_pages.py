@@ -156,7 +156,7 @@ PAGES = {
         },
         {
             "0": "Compared, whether or not a setting is better.",
-            "1": "It failed, or as-is and as-is-again differ, so that the run proves nothing.",
+            "1": "It failed, or as-is and as-is-again differ, so that the trial proves nothing.",
             "4": "With --enable: no setting won, so nothing is enabled.",
         },
         JOURNAL,

@@ -91,7 +91,7 @@ class MetricAnalysis:
 
 
 class Outcome(StrEnum):
-    """What a run says about a claim."""
+    """What a comparison says about a claim."""
 
     HELD = "held"
     REFUTED = "refuted"
@@ -156,8 +156,8 @@ def limit_of(result: CompareResult) -> str | None:
 def control_confidence(result: CompareResult) -> float:
     """Return the confidence with which to compare a control in one metric.
 
-    All comparisons of controls together then raise a false alarm in at most 5 % of runs. Those in
-    which no round differs cannot raise one, so they do not count.
+    All comparisons of controls together then raise a false alarm in at most 5 % of results. Those
+    in which no round differs cannot raise one, so they do not count.
     """
     comparisons = sum(
         metric.samples.get(arm, []) != metric.samples.get(result.baseline, [])

@@ -258,7 +258,7 @@ def rounds_needed(confidence: float = CONFIDENCE) -> int:
 def rounds_for_controls(comparisons: int) -> int:
     """Return the fewest rounds that judge so many comparisons of controls; 0 where there is none.
 
-    All of them together raise a false alarm in at most 5 % of runs.
+    All of them together raise a false alarm in at most 5 % of results.
     """
     return rounds_needed(1 - (1 - CONFIDENCE) / comparisons) if comparisons else 0
 

@@ -50,7 +50,7 @@ MANY = 20
 """So many comparisons show a difference by chance once on average."""
 
 MOST_TOLD = 10.0
-"""Above this factor, what a run could have shown is no news: it could have shown nothing."""
+"""Above this factor, what a comparison could have shown is no news: it could have shown nothing."""
 
 PERCENTS = 1.245
 """Below this factor, up and down are about the same in per cent."""
@@ -294,7 +294,8 @@ def control_sentences(metrics: Sequence[MetricAnalysis], baseline: str) -> list[
         (
             False,
             f"{metric.title}: {sentence(arm, found, baseline, metric)}, although nothing "
-            "tells them apart: a difference of this size says nothing in this run, repeat it",
+            "tells them apart: a difference of this size says nothing in this comparison, "
+            "repeat it",
         )
         for metric, arm, found in controls
         if found.verdict.differs

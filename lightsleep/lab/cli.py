@@ -162,7 +162,7 @@ def compare(
     if control_failed(result):
         raise LightsleepError(
             "the control differs from the baseline, although both were booted alike: differences "
-            "of that size say nothing in this run; repeat it on a quiet host"
+            "of that size say nothing in this comparison; repeat it on a quiet host"
         )
 
 

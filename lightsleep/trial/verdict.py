@@ -14,7 +14,7 @@ other parameters.
 Of several settings that do nothing, one may look better by chance. So each of them is compared with
 a confidence with which all of them together raise a false alarm in at most 1 of 20 trials
 (Bonferroni), as controls are in their metrics. And there is no winner where the control could
-not be judged: it must be able to show that the run proves nothing.
+not be judged: it must be able to show that the trial proves nothing.
 
 What it costs is told of CPU time and energy where a difference is shown, and of the time polled.
 """
@@ -50,7 +50,7 @@ def judge(result: CompareResult) -> TrialOutcome:
     if control_failed(result):
         return TrialOutcome(
             None,
-            f"{result.baseline} differs from itself, so this run proves nothing. Repeat it on a "
+            f"{result.baseline} differs from itself, so this trial proves nothing. Repeat it on a "
             "quieter machine, with more rounds, or with longer runs.",
         )
     if first.metric.better == "none":

@@ -89,7 +89,7 @@ def test_a_control_that_differs_is_a_loud_warning_for_that_metric() -> None:
     assert (
         "WARNING: control: Interrupts between CPUs: control has 2.00 times more than stock" in text
     )
-    assert "a difference of this size says nothing in this run, repeat it" in text
+    assert "a difference of this size says nothing in this comparison, repeat it" in text
     assert text.count("WARNING") == 1
     assert "no difference shown in sched pipe, messaging" in text
 

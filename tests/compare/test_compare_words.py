@@ -196,11 +196,16 @@ def test_an_effect_without_a_ratio_is_compared_with_the_difference_of_the_contro
     assert not found.could_be_missed(treatment.baseline)
 
 
-def test_the_words_call_a_comparison_no_run() -> None:
+@pytest.mark.parametrize("differs", [False, True])
+def test_the_words_call_a_comparison_no_run(differs: bool) -> None:
     result = made_up(n=12, boots=3)
+    if differs:
+        samples = result.metrics["ipis"].samples
+        samples["control"] = [2 * x for x in samples["control"]]
     result.claims = []
     text = page(result, "x.json").partition("## How it was measured")[0]
     assert "8 of 10 comparisons" in text
+    assert ("says nothing in this comparison" in text) == differs
     assert not re.search(r"\bruns?\b", text)
 
 
