@@ -52,7 +52,7 @@ def test_wakes_of_other_cpus_count_and_no_others(tmp_path: Path) -> None:
     assert by_state(made_up(sources=("timer", "device")).rows) == {}
     found = by_state(made_up(sources=("timer", "ipi")).rows)
     assert {name for name, *_ in found} == {"POLL", "C1", "C1E", "C6"}  # C10 was never entered
-    with pytest.raises(LightsleepError, match="by another CPU .* --source ipi --source store"):
+    with pytest.raises(LightsleepError, match=r"by another CPU .* --source ipi --source store"):
         measured(written(tmp_path, made_up(sources=("timer",))))
 
 

@@ -323,7 +323,7 @@ def test_a_part_of_a_number_is_refused(pattern: str, output: str) -> None:
 def test_of_a_time_of_minutes_what_to_do_is_said(pattern: str) -> None:
     """No expression can match all of it as a number."""
     printed = metrics.parse_printed(f"n={pattern}:lower")
-    with pytest.raises(LightsleepError, match="have the program print seconds.*TIMEFORMAT=%R"):
+    with pytest.raises(LightsleepError, match=r"have the program print seconds.*TIMEFORMAT=%R"):
         metrics.find(printed, "real\t1m0.200s", {})
 
 

@@ -22,9 +22,8 @@ SERIES = "6.12-series"
 SWITCH = "/sys/module/idle_poll/parameters/enabled"
 HALT_COST = "/sys/module/idle_poll/parameters/halt_cost_ns"
 TURNS, CALLS = 15_000, 12_000
-"""About a second each, where CPUs halt. Half of a second is over before a CPU has asked the programs
-what a halt costs them, and sends the interrupts of its questions; what such a start costs is not
-asked here."""
+"""About a second each, where CPUs halt. Half of a second is over before a CPU has asked the
+programs what a halt costs them. What such a start costs is not asked here."""
 TRIES = 10
 MEASURED_S = 3
 """By then a measurement is over; each pair of CPUs has 2 s."""
