@@ -356,9 +356,7 @@ def test_a_closed_loop_is_shorter_by_the_most_that_the_peer_s_wakeup_costs(
     batch = as_batch("host", rows)
     costs = costs_of(judged(), [batch])
     assert costs
-    assert costs.loops == pytest.approx(
-        {7 << 32 | 8: most_us * US, 8 << 32 | 7: 20 * US}, rel=0.05
-    )
+    assert costs.loops == pytest.approx({7 << 32 | 8: most_us * US, 8 << 32 | 7: 20 * US}, rel=0.05)
     ((_, found),) = make_engine().reader(judged(), costs).intervals(as_batch("host", rows[::2]))
     shorter_ns = found.arrival_ns - found.earliest_ns
     assert shorter_ns.tolist() == [costs.loops[7 << 32 | 8]] * 160
