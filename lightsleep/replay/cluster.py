@@ -111,9 +111,10 @@ def replay_tables(
 def _cores(client: Any, address: str) -> int:
     """Return how many cores the workers have by now; 1, where all have just gone."""
     try:
-        return max(1, sum(client.nthreads().values()))
+        threads: dict[str, int] = client.nthreads()
     except OSError as error:
         raise _gone(address, error) from error
+    return max(1, sum(threads.values()))
 
 
 def _in_order(
