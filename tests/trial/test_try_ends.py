@@ -27,11 +27,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 KILLED = """
+import signal
 import sys
 from pathlib import Path
 from lightsleep.cli import main
 from lightsleep.trial import cli
 cli.ROOT = Path(sys.argv[1])
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # shells ignore it for what is in the background
 cli.need_root = lambda _: None
 cli.switchback.LEAST_S = 0.1
 main(["try", "-s", "lightsleep,haltpoll", *sys.argv[2:]])
