@@ -11,15 +11,15 @@ from pathlib import Path
 
 import fake_modules
 import pytest
-from enabled import LOAD, MODULE, done, run, status
-from scan_trees import plant
+from enabled import LOAD, MODULE, PARAMETERS, done, run, status
+from scan_trees import plant, unfold
 
 from lightsleep.enable import change
 from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import BUILD_NOTE, SIGNED
 from lightsleep.scan.model import Scan
 from lightsleep.scan.tree import Tree
-from lightsleep.settings import restorer
+from lightsleep.settings import catalogue, journalled, restorer
 
 pytest_plugins = "enabled"
 
@@ -368,3 +368,83 @@ def test_another_build_is_loaded_than_is_installed(
     assert status()["another_build"] is another
     told = f"another build than /{MODULE}{suffix}, which is installed: until a reboot, or until"
     assert (told in said(root)) == bool(another)
+
+
+def test_status_says_who_may_read_a_record_that_others_may_not(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("enable")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(restorer, "read", denied)
+    result = run("status")
+    assert result.exit_code == 1
+    assert "only root may; use sudo" in " ".join(result.output.split())
+    assert "remove it" not in result.output
+
+
+def test_status_tells_of_a_session_that_runs_or_was_killed(root: Path) -> None:
+    assert status()["unfinished"] is None
+    with journalled.session(root, "try") as session:
+        session.set(root / catalogue.GOVERNOR, "haltpoll")
+        assert f"lightsleep try, process {os.getpid()}," in status()["unfinished"]
+        left = (root / journalled.RUN_DIR / "journal").read_text()
+    assert status()["unfinished"] is None
+    (root / journalled.RUN_DIR / "journal").write_text(left)
+    assert "an earlier command has not set back what it changed" in status()["unfinished"]
+    run("disable")
+    assert status()["unfinished"] is None
+
+
+def test_status_says_what_only_root_may_know(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(root, f"{journalled.RUN_DIR}/journal: {{}}")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert "sudo lightsleep status says which" in (journalled.unfinished(root) or "")
+
+
+def test_status_does_not_take_an_unknown_cost_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(unfold("lightsleep-guest", tmp_path), f"{PARAMETERS}/halt_cost_ns: 0")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", tmp_path)
+    assert "0 ns (nothing measured" in done("status")
+
+
+def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", unfold("lightsleep-guest", tmp_path))
+    text = done("status")
+    assert status()["pays"]["verdict"] == "pays"
+    assert text.count("70.0%") == 4
+    assert "It pays" in text
+
+
+def test_status_counts_wakeups_without_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of cpu1's 90 polls that saw a wakeup, an interrupt may have ended 30."""
+    root = unfold("lightsleep-guest", tmp_path)
+    header = "           CPU0 CPU1 CPU2 CPU3"
+
+    def look(_: float) -> None:
+        now_s[0] += 0.5
+        count = int(now_s[0] * 2)
+        plant(root, f"{cpu1}/lightsleep/stat: 0 {90 * count} 0 0 0 0 0 {count} 0 0 0")
+        rows = (header, f"LOC: 1 {30 * count} 1 1 timer", "RES: 0 0 0 0 Rescheduling")
+        plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
+
+    now_s, cpu1 = [100.0], "sys/devices/system/cpu/cpu1"
+    look(0)
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    monkeypatch.setattr("lightsleep.watch.reading.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("lightsleep.enable.status.time.sleep", look)
+    assert [x["stores_per_s"] for x in status()["cpus"]] == [0, 120, 0, 0]
+    lines = done("status").splitlines()
+    (row,) = [line for line in lines if line.split()[:1] == ["1"]]
+    (titles,) = [line for line in lines if "store/s" in line]
+    assert "120" in row[titles.index("store/s") - 1 : titles.index("store/s") + 7]

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""try: whatever ends it, the machine is as it was."""
+"""try: whatever ends it, the machine is as it was, and what was complete is kept."""
 
 import contextlib
+import errno
 import json
 import os
 import pty
 import random
+import re
 import select
 import signal
 import subprocess
@@ -14,16 +16,16 @@ import time
 from pathlib import Path
 
 import fake_modules
+import journals
 import pytest
-from trials import CPU, attempt, machine, runs_on
+from scan_trees import unfold
+from trials import CPU, attempt, prepare, runs_on
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
+from lightsleep.trial import reading
 
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return machine(tmp_path, monkeypatch)
+READ = reading.read
 
 
 KILLED = """
@@ -215,3 +217,148 @@ def kill_at_random_moments(
         assert process.wait(60) != 0
         fake_modules.wait_for_the_restorer(root)
         assert fake_modules.snapshot(root) == before
+
+
+def test_what_cannot_be_set_back_fails_a_trial_that_is_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = journals.refuse_to_set_back(monkeypatch)
+    result = attempt("--json", "-n", "1", "--no-control", "--", "true")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["environment"]["notes"] == [refused]
+    assert f"Error: tried, but not set back: {refused}" in " ".join(result.stderr.split())
+
+
+def test_what_was_complete_before_a_failure_is_kept(root: Path, tmp_path: Path) -> None:
+    count, file = tmp_path / "count", tmp_path / "result.json"
+    script = f"echo x >>{count}; [ $(wc -l <{count}) -lt 12 ]"
+    result = attempt("-n", "6", "-o", str(file), "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    assert "ended after 2 of 6 rounds" in " ".join(result.output.split())
+    kept = load(file, FORMAT)
+    assert kept.protocol["runs"] == 2
+    (note,) = kept.environment["notes"]
+    assert re.match(r"ended after 2 of 6 rounds: [a-z-]+, round 3: the command failed", note)
+    assert "note: " not in result.output  # it is the error
+    assert kept.outcome
+    said = r" The trial ended after 2 of 6 rounds \([a-z-]+, round 3\): what happened then is in no"
+    assert re.search(said, kept.outcome.sentence)
+
+
+def test_what_was_complete_before_the_machine_refuses_is_kept(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, file, counts = fake_modules.snapshot(root), tmp_path / "result.json", iter(range(99))
+
+    def read(where: Path) -> reading.Reading:
+        if next(counts) == 22:  # before the twelfth run
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/stat")
+        return READ(where)
+
+    monkeypatch.setattr(reading, "read", read)
+    result = attempt("-n", "6", "-o", str(file), "--", "true")
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(r"ended after 2 of 6 rounds: [a-z-]+, round 3: /proc/stat: Too many", said)
+    assert load(file, FORMAT).protocol["runs"] == 2
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_what_was_complete_before_a_signal_is_kept(
+    number: signal.Signals, status: int, root: Path, tmp_path: Path
+) -> None:
+    before = fake_modules.snapshot(root)
+    count, file = tmp_path / "count", tmp_path / "result.json"
+    script = f"echo x >>{count}; [ $(wc -l <{count}) -lt 12 ] || kill -{number:d} {os.getpid()}"
+    result = attempt("-n", "50", "-o", str(file), "--", "sh", "-c", f"{script}; sleep 0.2")
+    assert result.exit_code == status
+    said = " ".join(result.output.split())
+    assert re.search(r"ended after [23] of 50 rounds: [a-z-]+, round [34]: interrupted", said)
+    kept = load(file, FORMAT)
+    assert kept.protocol["runs"] in (2, 3)
+    assert all(len(x) == kept.protocol["runs"] for x in kept.metrics["wall_s"].samples.values())
+    assert len(kept.protocol["order"]) == kept.protocol["runs"] + 1
+    assert kept.environment["notes"][0].endswith(": interrupted")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_signal_before_the_first_round_has_its_status_too(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-n", "5", "--", "sh", "-c", f"kill -2 {os.getpid()}; sleep 0.2")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (130, "interrupted")
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_change_by_somebody_else_ends_it_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor = root / CPU / "cpuidle/current_governor"
+    script = f"[ $(cat {governor}) = teo ] && echo ladder >{governor}; true"
+    result = attempt("-s", "governor:teo", "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    assert "set to ladder by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == "ladder\n"
+
+
+def test_a_command_that_sets_back_what_is_tried_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor = root / CPU / "cpuidle/current_governor"
+    found = governor.read_text()
+    result = attempt("-s", "governor:teo", "--", "sh", "-c", f"echo {found.strip()} >{governor}")
+    assert result.exit_code == 1
+    assert f"set to {found.strip()} by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == found
+
+
+def test_a_command_that_unloads_the_module_ends_it(root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    result = attempt("-n", "1", "--", "sh", "-c", "rmmod cpuidle_lightsleep || true")
+    assert result.exit_code == 1
+    assert "cpuidle_lightsleep was unloaded by somebody else" in " ".join(result.output.split())
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "echo off >MODULE/parameters/mode",
+        "rmmod cpuidle_lightsleep; modprobe cpuidle_lightsleep wait_weight=9",
+    ],
+)
+def test_a_command_that_changes_a_parameter_of_the_module_ends_it(change: str, root: Path) -> None:
+    before = fake_modules.snapshot(root)
+    module = root / "sys/module/cpuidle_lightsleep"
+    script = f"[ ! -e {module} ] || {{ {change.replace('MODULE', str(module))}; }}"
+    result = attempt("-n", "1", "-s", "lightsleep:fixed:100us", "--", "sh", "-c", script)
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert re.search(r"parameters/\w+ was set to \w+ by somebody else meanwhile", said)
+    assert fake_modules.snapshot(root) == before
+
+
+def test_a_change_to_a_value_of_an_earlier_setting_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("intel-laptop", tmp_path / "machine")
+    prepare(root, monkeypatch)
+    governor, seen = root / CPU / "cpuidle/current_governor", tmp_path / "seen"
+    found = governor.read_text().strip()
+    settings = sorted({"teo", "ladder", "menu"} - {found})
+    script = f"""
+        now=$(cat {governor}); echo $now >>{seen}
+        [ $now = {found} ] && [ $(sort -u {seen} | wc -l) = 3 ] && echo {settings[0]} >{governor}
+        true
+    """
+    words = ["-s", ",".join(f"governor:{name}" for name in settings), "--", "sh", "-c", script]
+    result = attempt(*words)
+    assert result.exit_code == 1
+    assert f"set to {settings[0]} by somebody else" in " ".join(result.output.split())
+    assert governor.read_text() == f"{settings[0]}\n"

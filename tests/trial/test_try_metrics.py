@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 from scan_trees import plant, unfold
-from trials import attempt, machine
+from trials import attempt
 
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import TICK_S
 from lightsleep.scan.tree import Tree
 from lightsleep.trial import metrics, reading
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return machine(tmp_path, monkeypatch)
 
 
 def counted(**changes: Any) -> reading.Reading:

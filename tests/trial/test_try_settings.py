@@ -12,18 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scan_trees import plant, unfold
-from trials import CPU, DRIVER, attempt, machine, prepare, teller, tried
+from trials import CPU, DRIVER, attempt, prepare, teller, tried
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, restorer
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return machine(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import fake_modules
 import pytest
-from trials import DRIVER, attempt, machine, teller, tried
+from trials import DRIVER, attempt, teller, tried
 
 from lightsleep.errors import LightsleepError
 from lightsleep.trial import switchback
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return machine(tmp_path, monkeypatch)
-
 
 SWITCH = ["--switchback", "100ms", "--for", "3300ms"]
 
