@@ -93,6 +93,14 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
 @click.option(
     "--vcpus", type=click.IntRange(1, 64), help="CPUs of each guest. Default: the experiment's."
 )
+@click.option(
+    "--patched-tree",
+    "patched",
+    type=NamedPath(exists=True, file_okay=False, path_type=Path),
+    help="Compare two kernels: that of this built tree (arm `patched`) with that of --kernel-tree, "
+    "--image, or --kernel. Both are set up as the experiment's baseline; its other arms are left "
+    "out unless --arms names them.",
+)
 def compare(
     name: str,
     machine: Machine,
@@ -102,6 +110,7 @@ def compare(
     output: Path | None,
     arms: str | None,
     vcpus: int | None,
+    patched: Path | None,
 ) -> None:
     """Run the experiment NAME, and show what differs between its arms.
 
@@ -113,6 +122,8 @@ def compare(
     named = [arm.strip() for arm in (arms or "").split(",") if arm.strip()]
     if arms is not None and not named:
         raise click.UsageError(f"--arms {arms!r} names no arm")
+    if patched:
+        _is_another_kernel(patched, machine)
     loaded, digest = experiments.load(name), experiments.digest(name)
     chosen = experiment.adapted(
         loaded,
@@ -120,6 +131,7 @@ def compare(
         vcpus=vcpus,
         kernel_named=kernel_named(),
         accel_named=accel_named(),
+        patched=patched,
     )
     rounds = rounds or chosen.rounds or protocol.ROUNDS
     boots = boots or (chosen.boots if rounds % (chosen.boots or 1) == 0 else None)
@@ -164,6 +176,27 @@ def compare(
             "the control differs from the baseline, although both were booted alike: differences "
             "of that size say nothing in this comparison; repeat it on a quiet host"
         )
+
+
+def _is_another_kernel(patched: Path, machine: Machine) -> None:
+    """Refuse to compare the kernel of a tree with none, or with itself."""
+    if not kernel_named():
+        raise click.UsageError(
+            "--patched-tree: name the kernel without the patch, too, best with --kernel-tree"
+        )
+    other = machine.foreign.tree if machine.foreign else None
+    if other and _source_of(patched).samefile(_source_of(other)):
+        raise click.UsageError(
+            f"--patched-tree and --kernel-tree have one source, {_source_of(patched)}: our modules "
+            "would be built with the headers of one kernel for both; give each its own source, "
+            "such as with git worktree"
+        )
+
+
+def _source_of(tree: Path) -> Path:
+    """Return the source of a built tree, to which a link leads where it was built with O=."""
+    link = tree / "source"
+    return link if link.exists() else tree
 
 
 def _judges_the_control(chosen: experiment.Experiment, rounds: int) -> None:

@@ -76,6 +76,22 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["shell", "--kernel-tree", ".", "--kernel", "6.1"], 2, "exclude each other"),
         (["shell", "--kernel-tree", "gone"], 2, "'gone' does not exist"),
         (["shell", "--kernel-tree", "."], 1, "is no tree of a kernel"),
+        (["compare", "idle", "--patched-tree", "."], 2, "name the kernel without the patch, too"),
+        (
+            ["compare", "idle", "--kernel-tree", ".", "--patched-tree", "."],
+            2,
+            "--patched-tree and --kernel-tree have one source, .: our modules would",
+        ),
+        (
+            ["compare", "smp-mask", "--kernel", "6.12", "--patched-tree", "."],
+            2,
+            "the kernel is what differs: leave out --kernel",
+        ),
+        (
+            ["compare", "idle", "--kernel", "6.12", "--patched-tree", "."],
+            1,
+            "is no tree of a kernel",
+        ),
         (["compare", "./gone.py"], 2, "cannot read gone.py: No such file"),
         (["compare", "./gone"], 2, "an experiment's file ends in .py"),
         (["shell", "--kernel", "5.4"], 2, "6.12"),
@@ -97,6 +113,21 @@ def test_bad_input_is_explained(
     assert said in result.output
     assert not status or isinstance(result.exception, SystemExit)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "loop"]
+
+
+def test_two_kernels_built_from_one_source_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its headers are those of one of them, as built with make O=FOLDER."""
+    (tmp_path / "linux").mkdir()
+    for name in ("without", "with"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "source").symlink_to(tmp_path / "linux")
+    monkeypatch.chdir(tmp_path)
+    words = ["--kernel-tree", "without", "--patched-tree", "with"]
+    result = CliRunner().invoke(main, ["lab", "compare", "idle", *words])
+    assert result.exit_code == 2
+    assert "have one source, with/source" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from fake_guests import MORE, WAIT, experiment
 
-from lightsleep.compare.result import Role
-from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm
+from lightsleep.compare.result import Claim, Role
+from lightsleep.errors import WrongUsage
+from lightsleep.lab.boot.machine import ForeignKernel, Machine
+from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm, adapted
+from lightsleep.lab.run.protocol import machines_of
 
 
 def metric(**changes: Any) -> dict[str, Any]:
@@ -63,3 +67,36 @@ def control(**changes: Any) -> dict[str, Any]:
 def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         experiment(lambda _: {}, **changes)
+
+
+PLAIN, PATCHED = ForeignKernel(tree=Path("plain")), ForeignKernel(tree=Path("patched"))
+ARMS = (
+    Arm("a", "baseline", "", append="x=1", modules=("m",)),
+    Arm("b", "treatment", "", append="x=2"),
+    Arm("c", "control", "", append="x=1", modules=("m",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "arms", "claims"), [((), "a c patched", 0), (("a", "b"), "a b patched", 1)]
+)
+def test_a_patched_kernel_is_set_up_as_the_baseline(
+    named: tuple[str, ...], arms: str, claims: int
+) -> None:
+    given = experiment(lambda _: {}, arms=ARMS, claims=(Claim("b", "a", (WAIT.name,)),))
+    kernels = {"kernel_named": True, "patched": PATCHED.tree}
+    chosen = adapted(given, arms=named, **kernels)
+    machines = machines_of(chosen, Machine(foreign=PLAIN))
+    assert " ".join(machines) == arms
+    assert len(chosen.claims) == claims
+    assert machines["patched"] == dataclasses.replace(machines["a"], foreign=PATCHED)
+    assert {x.foreign for name, x in machines.items() if name != "patched"} == {PLAIN}
+    with pytest.raises(WrongUsage, match="adds an arm patched, but this experiment has one"):
+        adapted(chosen, **kernels)
+
+
+def test_an_arm_with_a_kernel_of_the_lab_does_not_boot_that_of_the_command_line() -> None:
+    arms = (Arm("a", "baseline", "", kernel="6.1"), Arm("b", "treatment", "", foreign=PATCHED))
+    machines = machines_of(experiment(lambda _: {}, arms=arms), Machine(foreign=PLAIN))
+    assert (machines["a"].kernel, machines["a"].foreign) == ("6.1", None)
+    assert machines["b"].foreign == PATCHED

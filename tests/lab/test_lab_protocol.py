@@ -24,7 +24,7 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
-from lightsleep.lab.boot.machine import Devices, Machine
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
 from lightsleep.lab.run import facts, protocol
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
@@ -178,6 +178,21 @@ def test_kernels_may_differ_where_they_are_what_is_compared(
     )
     result = attempted(*[facts_of(HOURS_AGO, b=NOW)] * 3, arms=arms)
     assert result.environment["guests"]["b"]["kernel_build"] == NOW
+
+
+def test_two_trees_may_differ_but_each_stays_as_it_is(
+    attempted: Callable[..., CompareResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "check_kernel", lambda _: None)
+    arms = (
+        Arm("a", "baseline", ""),
+        Arm("b", "treatment", "", foreign=ForeignKernel(tree=Path("patched"))),
+        Arm("c", "control", ""),
+    )
+    given = {"arms": arms, "machine": Machine(foreign=ForeignKernel(tree=Path("plain")))}
+    attempted(*[facts_of(HOURS_AGO, b=NOW)] * 3, **given)
+    with pytest.raises(LightsleepError, match="not the same in all guests"):
+        attempted(facts_of(HOURS_AGO), facts_of(HOURS_AGO, b=NOW), facts_of(HOURS_AGO), **given)
 
 
 @pytest.mark.parametrize(

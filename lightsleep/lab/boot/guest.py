@@ -126,6 +126,11 @@ def prepare(
     )
 
 
+def check_kernel(machine: Machine) -> None:
+    """Raise LightsleepError for a kernel that cannot be booted; nothing is fetched or built."""
+    _named(lookup("architecture", ARCHES, machine.arch), machine, lambda _: None)
+
+
 def _named(
     arch: Arch, machine: Machine, note: Callable[[str], None]
 ) -> Kernel | BuiltKernel | ForeignTree:

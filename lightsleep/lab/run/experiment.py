@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from lightsleep import document
@@ -18,7 +19,7 @@ from lightsleep.compare.result import FORMAT, Better, Claim, CompareResult, Metr
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
-from lightsleep.lab.boot.machine import Devices
+from lightsleep.lab.boot.machine import Devices, ForeignKernel
 
 TimedBy = Literal["guest", "host"]
 
@@ -80,6 +81,8 @@ class Arm:
     modules: tuple[str, ...] = ()
     kernel: str = ""
     """Its kernel, where that is what differs; otherwise the one that was chosen for all arms."""
+    foreign: ForeignKernel | None = None
+    """So, where the kernel is none of the lab's."""
     spins: bool = False
     """Its idle CPUs never sleep: it would take the host's cores from the other arms at rest."""
 
@@ -241,6 +244,34 @@ class Experiment:
         document.check(empty.document(), FORMAT)
 
 
+PATCHED = "patched"
+"""The arm that boots the kernel of ``--patched-tree``."""
+
+
+def with_patched(experiment: Experiment, tree: Path) -> Experiment:
+    """Return an experiment with one arm more: its baseline, but with the kernel of a built tree.
+
+    Raises WrongUsage where it has an arm of this name.
+    """
+    if PATCHED in [arm.name for arm in experiment.arms]:
+        raise WrongUsage(f"--patched-tree adds an arm {PATCHED}, but this experiment has one")
+    base = experiment.baseline
+    arm = replace(
+        base,
+        name=PATCHED,
+        role="treatment",
+        description=f"set up as {base.name} is, with the kernel of --patched-tree",
+        kernel="",
+        foreign=ForeignKernel(tree=tree),
+    )
+    return replace(
+        experiment,
+        title="A kernel with a patch and without",
+        hypothesis="The kernel with the patch differs from the other one in what is measured.",
+        arms=(*experiment.arms, arm),
+    )
+
+
 def adapted(
     experiment: Experiment,
     *,
@@ -248,14 +279,22 @@ def adapted(
     vcpus: int | None = None,
     kernel_named: bool = False,
     accel_named: bool = False,
+    patched: Path | None = None,
 ) -> Experiment:
     """Return an experiment as the command line wants it: some of its arms, other numbers of CPUs.
+
+    With the tree of a ``patched`` kernel, only that and the arms that are set up alike are left
+    where no ``arms`` are named: the baseline and its controls.
 
     Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
     Raises WrongUsage where it cannot be so, or where its arms would ignore the kernel that was
     named, and LightsleepError where the host has too many CPUs for it.
     """
+    if patched:
+        alike = [arm.name for arm in experiment.arms if arm.role in ("baseline", "control")]
+        experiment = with_patched(experiment, patched)
+        arms = (*(arms or alike), PATCHED)
     there = {arm.name: arm for arm in experiment.arms}
     if unknown := next((name for name in arms if name not in there), None):
         raise WrongUsage(f"--arms: no arm {unknown!r}; there are: {', '.join(there)}")
@@ -269,7 +308,7 @@ def adapted(
     if kernel_named and own:
         raise WrongUsage(
             f"arm {own.name} of this experiment boots kernel {own.kernel}, because the kernel is "
-            "what differs: leave out --kernel, --image and --kernel-tree"
+            "what differs: leave out --kernel, --image, --kernel-tree, and --patched-tree"
         )
     if vcpus and vcpus % experiment.threads:
         raise WrongUsage(f"--vcpus: {vcpus} CPUs cannot form cores of {experiment.threads} threads")

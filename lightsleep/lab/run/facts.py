@@ -79,11 +79,13 @@ def one_kernel_each(
 
     Each boot starts the file that somebody named, who may build it anew meanwhile.
     """
-    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    first: dict[Any, tuple[str, dict[str, Any]]] = {}
     for number, facts in enumerate(boots, 1):
         for arm, machine in machines.items():
             now = {key: facts[arm][key] for key in ("kernel", "kernel_build")}
-            where, then = first.setdefault(machine.kernel, (f"{arm} in boot {number}", now))
+            where, then = first.setdefault(
+                machine.foreign or machine.kernel, (f"{arm} in boot {number}", now)
+            )
             if now != then:
                 raise LightsleepError(
                     f"the kernel is not the same in all guests: {' '.join(then.values())} of "

@@ -37,7 +37,7 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.accel import Accelerator
-from lightsleep.lab.boot.guest import EmulatorRaced, Guest, prepare
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernel, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.run.blame import own_code, telling
@@ -127,6 +127,8 @@ def attempt(
     """Do what ``compare`` does, but never start all of it over."""
     start_s = time.monotonic()
     machines = machines_of(experiment, machine)
+    for arm in machines.values():
+        check_kernel(arm)  # of all, before what takes minutes is done for the first
     hardware = {
         name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
         for name, arm in machines.items()
@@ -241,6 +243,7 @@ def machines_of(experiment: Experiment, machine: Machine) -> dict[str, Machine]:
         arm.name: replace(
             machine,
             kernel=arm.kernel or machine.kernel,
+            foreign=arm.foreign or (None if arm.kernel else machine.foreign),
             append=" ".join(x for x in (machine.append, arm.append) if x),
             modules=(*machine.modules, *arm.modules),
             devices=experiment.devices + machine.devices,  # so its names are always the same
