@@ -54,6 +54,7 @@ def page(
         f"{words.COULD_BE_MISSED}." if words.has_dagger(metrics, claims) else "",
         f"![Effects, as ratios to {text(result.baseline)}]({picture})" if picture else "",
         f"{PICTURED}." if picture else "",
+        *_arms(result),
         "## Medians",
         _medians(metrics, result),
         "## Figures",
@@ -82,6 +83,15 @@ def _claims(claims: Sequence[ClaimAnalysis], declared_later: bool) -> list[str]:
     ]
     later = "The claims were declared after this run." if declared_later else ""
     return ["## Claims", later, table(("", "claim", "outcome"), rows)]
+
+
+def _arms(result: CompareResult) -> list[str]:
+    """Return what each arm is, and which of them the others are compared with."""
+    rows = [
+        (arm if (role := result.roles[arm]) == "treatment" else f"{arm} ({role})", said)
+        for arm, said in words.arms(result)
+    ]
+    return ["## Arms", table(("arm", "what it is"), rows)] if rows else []
 
 
 def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:

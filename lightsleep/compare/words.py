@@ -67,6 +67,13 @@ BOOT_SPREAD = (
 ARM_ALONE = "the interval of one arm is about these boots, that of a comparison about any boot"
 
 
+def arms(result: CompareResult) -> list[tuple[str, str]]:
+    """Return each arm and what it is; nothing for arms that the result does not describe."""
+    guests = result.environment.get("guests", {})
+    found = [(arm, guests.get(arm, {}).get("description")) for arm in result.arms]
+    return [(arm, said) for arm, said in found if isinstance(said, str) and said]
+
+
 def falls_short(summary: Summary) -> bool:
     """Whether there are too few samples for the interval to reach 95 %."""
     return summary.confidence < CONFIDENCE
