@@ -38,7 +38,8 @@ typedef int32_t s32;
 #define TICK_NSEC 4000000L
 #define pr_err(...) do { } while (0)
 #define pr_warn(...) do { } while (0)
-#define pr_warn_once(...) do { } while (0)
+extern unsigned int warnings_once;
+#define pr_warn_once(...) (warnings_once++)
 #define data_race(what) (what)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define DIV_ROUND_UP_ULL(x, by) (((x) + (by) - 1) / (by))
@@ -284,7 +285,7 @@ static void pass(void)
 }
 """
 BOTH = """
-unsigned int cpus;
+unsigned int cpus, warnings_once;
 u64 now_ns, wake_ns, interrupt_ns, host_takes_ns, reading_takes_ns, readings;
 s64 qos_limit_ns;
 unsigned long devices_work;
@@ -383,7 +384,7 @@ void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void
 extern int64_t qos_limit_ns; extern unsigned long devices_work;
 extern u64 reading_takes_ns, readings; u64 gap_ns(void);
 void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
-void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
+extern unsigned int warnings_once; void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void); u32 halted_cycles(void);
@@ -609,6 +610,23 @@ def test_no_result_takes_halts_from_cpus_whose_limit_allows_them(library: Any) -
     library.qos_limit_ns = 80 * US
     library.halt_takes(10 * US)
     assert library.advertised_us() == 13
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_the_log_says_where_halt_takes_longer_than_a_limit_that_allows_it(library: Any) -> None:
+    library.begin(2)
+    library.halt_takes(25 * US)
+    library.qos_limit_ns = 32 * US
+
+    def warnings(halt_us: int) -> int:
+        before = library.warnings_once
+        library.halt_takes(halt_us * US)
+        assert library.advertised_us() == 32
+        return int(library.warnings_once - before)
+
+    assert [warnings(x) for x in (25, 32, 33, 60)] == [0, 0, 1, 1]
+    library.qos_limit_ns = 20 * US  # forbids HALT anyway
+    assert warnings(30) == 0
 
 
 @pytest.mark.parametrize(

@@ -455,6 +455,7 @@ static u64 lowest_allowing_ns(void)
  * changes only where it is too low, or twice as high as it should be. And it does not rise past a
  * limit that allows HALT. All CPUs under that limit would poll from then on, and no later result
  * could end it, as where HALT is forbidden, nothing is measured.
+ * Where such a limit is too low for a result, the log says so, once.
  *
  * Context: process context, one call at a time.
  */
@@ -466,12 +467,12 @@ static void set_exit_latency(u64 latency_ns)
 	u64 most_us = is_advertised ? lowest_allowing_ns() / NSEC_PER_USEC : U32_MAX;
 	unsigned int latency_us = clamp(with_margin_us, 1ULL, most_us);
 
+	if (latency_us < with_margin_us && latency_ns > state->exit_latency_ns)
+		pr_warn_once("HALT takes %llu us now; a latency limit of %u us allows it all the same, as it did before\n",
+			     with_margin_us, latency_us);
 	if (latency_us == state->exit_latency ||
 	    (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2))
 		return;
-	if (latency_us < with_margin_us)
-		pr_warn_once("HALT takes %llu us now; a latency limit of %u us allows it all the same, as it did before\n",
-			     with_margin_us, latency_us);
 	is_advertised = true;
 	/* Governors read it while they select: stop them. */
 	cpuidle_pause_and_lock();
