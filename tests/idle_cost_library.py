@@ -12,6 +12,9 @@ HEADERS = {
 #define smp_load_acquire(p) READ_ONCE(*(p))
 #define smp_store_release(p, value) WRITE_ONCE(*(p), value)
 """,
+    "linux/bits.h": """
+#define BIT(n) (1UL << (n))
+""",
     "linux/cpu.h": """
 #define cpus_read_lock() do { } while (0)
 #define cpus_read_unlock() do { } while (0)
@@ -68,8 +71,9 @@ SOURCE = """
 #include <stddef.h>
 #include <linux/minmax.h>
 char log_line[500];
+int warnings;
 #define pr_info(...) snprintf(log_line, sizeof(log_line), __VA_ARGS__)
-#define pr_warn(...) snprintf(log_line, sizeof(log_line), __VA_ARGS__)
+#define pr_warn(...) (warnings++, snprintf(log_line, sizeof(log_line), __VA_ARGS__))
 #include <stdio.h>
 #include "idle_cost.c"
 #include <linux/idle_poll/poll_limit.h>
@@ -125,6 +129,7 @@ void begin(void)
 	memset(&machine, 0, sizeof(machine));
 	is_stopped = is_paused = learns_nothing = false;
 	reported = 0;
+	warnings = 0;
 	calibrate_wait = 0;
 	advertised_ns = 0;
 	jiffies = due = (unsigned int)(-300 * HZ); /* where the kernel's begin */
@@ -254,7 +259,7 @@ const char *shown(void); extern char log_line[500]; void wait(unsigned int secon
 uint64_t idle_cost_machine_ns(void);
 unsigned int live_second(const uint64_t *wait_ns, int waits, uint64_t work_ns, uint64_t halt_ns);
 extern uint64_t advertised_ns; extern unsigned long next_in;
-extern bool is_stopped, is_paused, learns_nothing; extern int measurements;
+extern bool is_stopped, is_paused, learns_nothing; extern int measurements, warnings;
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
 LIB = simulated(FFI, SOURCE, HEADERS, NEEDS, ("-DLIGHTSLEEP_MODULE",))

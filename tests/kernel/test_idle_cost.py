@@ -63,6 +63,29 @@ def test_a_measurement_that_waits_for_the_host_follows_soon() -> None:
     assert LIB.its_time_comes() == 600
 
 
+# While there is no result, the log says why.
+
+BUSY, LATE, FORBIDDEN = -errno.EAGAIN, -errno.ETIMEDOUT, -errno.EPERM
+
+
+def warnings(*endings: int) -> int:
+    """Return how often the log warns while measurements end so, or noise hides the cost (0)."""
+    before = LIB.warnings
+    for ending in endings:
+        LIB.measure(ending, 10 * US, 30 * US)
+        LIB.its_time_comes()
+    return int(LIB.warnings - before)
+
+
+def test_the_log_has_each_reason_once_until_there_is_a_result() -> None:
+    assert warnings(BUSY, 0, BUSY, LATE, 0, BUSY) == 2
+    assert warnings(FORBIDDEN, LATE, FORBIDDEN) == 1
+    LIB.measure(0, 100 * US, US)
+    assert warnings(BUSY, FORBIDDEN) == 0
+    assert warnings(0, 0) == 1, "three refute the result"
+    assert warnings(BUSY, 0, LATE) == 1
+
+
 # Where noise hides the cost, its bound counts.
 
 

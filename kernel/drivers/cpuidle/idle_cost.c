@@ -21,6 +21,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/bits.h>
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/idle_poll/idle_cost.h>
@@ -60,8 +61,8 @@ static unsigned long costs_jiffies;
 /* What the measurements say together; single words are read without the mutex. */
 static struct machine_cost machine;
 static unsigned long calibrate_wait;
-/* Why there is no result, as the log said last; 0 if there was one since. Without the mutex. */
-static int reported;
+/* Why there is no result, as the log said since the last one: reason_bit(). Without the mutex. */
+static unsigned long reported;
 static struct dentry *debugfs;
 
 static void force_wait(unsigned int cpu, enum idle_wait how)
@@ -304,10 +305,28 @@ static const char *reason(int error)
 	}
 }
 
+/* A bit for each reason that the log knows; two errors are one reason. */
+static unsigned long reason_bit(int error)
+{
+	switch (error) {
+	case -ENODATA:
+		return BIT(0);
+	case -EBUSY:
+		return BIT(1);
+	case -EPERM:
+		return BIT(2);
+	case -EAGAIN:
+	case -ETIMEDOUT:
+		return BIT(3);
+	default:
+		return BIT(4);
+	}
+}
+
 static void calibrate_again(struct work_struct *work);
 static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 
-/* A machine that stays busy is tried every minute, and the log says so once. */
+/* A machine that stays busy is tried every minute; until a result, the log has each reason once. */
 static void calibrate_and_schedule(void)
 {
 	int ret = calibrate(READ_ONCE(machine.results) >= CALIBRATE_SOON_TIMES);
@@ -321,8 +340,8 @@ static void calibrate_and_schedule(void)
 	else
 		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
-	if (!results && ret != READ_ONCE(reported)) {
-		WRITE_ONCE(reported, ret);
+	if (!results && !(READ_ONCE(reported) & reason_bit(ret))) {
+		WRITE_ONCE(reported, READ_ONCE(reported) | reason_bit(ret));
 		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns",
 			  READ_ONCE(machine.bound_ns));
 		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
