@@ -134,7 +134,7 @@ extern unsigned long devices_work;
 struct cpuidle_state_usage { u64 disable, time_ns; };
 struct cpuidle_device {
 	int cpu;
-	bool poll_time_limit;
+	bool registered, poll_time_limit;
 	u64 forced_idle_latency_limit_ns;
 	struct cpuidle_state_usage states_usage[2];
 };
@@ -146,7 +146,12 @@ struct cpuidle_state {
 	const char *name, *desc;
 };
 struct cpuidle_driver { const char *name; struct cpuidle_state states[2]; int state_count; };
-#define cpuidle_register_device(dev) 0
+extern bool memory_is_short;
+static inline int cpuidle_register_device(struct cpuidle_device *dev)
+{
+	dev->registered = !memory_is_short;
+	return memory_is_short ? -ENOMEM : 0;
+}
 #define cpuidle_unregister_device(dev) do { } while (0)
 #define cpuidle_unregister_driver(driver) do { } while (0)
 #define cpuidle_pause_and_lock() do { } while (0)
@@ -242,6 +247,8 @@ u64 shown_hits(void) { return lightsleep_hits(&states[0]); }
 void judge(void) { judge_host(now_ns); }
 void halt_takes(u64 latency_ns) { set_exit_latency(latency_ns); }
 unsigned int advertised_us(void) { return driver.states[HALT_INDEX].exit_latency; }
+void come_online(unsigned int cpu) { lightsleep_cpu_online(cpu); }
+bool is_measured(unsigned int cpu) { return !cost_ops.wait_forbidden(cpu); }
 static void pass(void)
 {
 	struct cpuidle_device *dev = &states[0].dev;
@@ -276,6 +283,8 @@ u64 shown_hits(void) { return state_of(0)->cost.hits; }
 void judge(void) { }
 void halt_takes(u64 latency_ns) { }
 unsigned int advertised_us(void) { return 0; }
+void come_online(unsigned int cpu) { }
+bool is_measured(unsigned int cpu) { return true; }
 static void pass(void)
 {
 	__idle_poll(0, false);
@@ -287,6 +296,7 @@ static void pass(void)
 BOTH = """
 unsigned int cpus, warnings_once;
 u64 now_ns, wake_ns, interrupt_ns, host_takes_ns, reading_takes_ns, readings;
+bool memory_is_short;
 s64 qos_limit_ns;
 unsigned long devices_work;
 struct task idle_task, injecting_task, *running = &idle_task;
@@ -385,6 +395,7 @@ extern int64_t qos_limit_ns; extern unsigned long devices_work;
 extern u64 reading_takes_ns, readings; u64 gap_ns(void);
 void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
 extern unsigned int warnings_once; void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
+extern bool memory_is_short; void come_online(unsigned int cpu); bool is_measured(unsigned int cpu);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
 u64 shown_polls(void); u64 shown_hits(void); u64 cycles(void); u32 halted_cycles(void);
@@ -627,6 +638,17 @@ def test_the_log_says_where_halt_takes_longer_than_a_limit_that_allows_it(librar
     assert [warnings(x) for x in (25, 32, 33, 60)] == [0, 0, 1, 1]
     library.qos_limit_ns = 20 * US  # forbids HALT anyway
     assert warnings(30) == 0
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_a_cpu_that_idles_without_the_driver_is_not_measured(library: Any) -> None:
+    library.begin(2)
+    library.memory_is_short = True
+    library.come_online(1)
+    library.memory_is_short = False
+    assert [library.is_measured(x) for x in (0, 1)] == [True, False]
+    library.come_online(1)
+    assert library.is_measured(1)
 
 
 @pytest.mark.parametrize(

@@ -481,12 +481,17 @@ static void set_exit_latency(u64 latency_ns)
 	cpuidle_resume_and_unlock();
 }
 
-/* Is it forbidden to poll, or to halt? The caller holds the hotplug lock. */
+/*
+ * Is it forbidden to poll, or to halt? Or does it idle without us, as its device could not be
+ * registered? The caller holds the hotplug lock.
+ */
 static bool wait_forbidden(unsigned int cpu)
 {
-	const struct cpuidle_state_usage *usage = per_cpu_ptr(lightsleep, cpu)->dev.states_usage;
+	const struct cpuidle_device *dev = &per_cpu_ptr(lightsleep, cpu)->dev;
+	const struct cpuidle_state_usage *usage = dev->states_usage;
 
-	return READ_ONCE(usage[POLL_INDEX].disable) || READ_ONCE(usage[HALT_INDEX].disable) ||
+	return !dev->registered ||
+	       READ_ONCE(usage[POLL_INDEX].disable) || READ_ONCE(usage[HALT_INDEX].disable) ||
 	       latency_qos_limit_ns(&latency_onlooker, cpu) <
 	       (s64)driver.states[HALT_INDEX].exit_latency_ns;
 }

@@ -441,8 +441,8 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
 
 /**
  * halt_cost_measure - measure what a wakeup from halt costs
- * @ops: the idle driver, which must be running on all online CPUs; it is asked about CPUs that
- *	have gone offline, too
+ * @ops: the idle driver, which must be running on the online CPUs that it says are usable; it is
+ *	asked about CPUs that have gone offline, too
  * @costs: on success, set to the results by length of sleep: of 30, 100 and 400 us, or 200 us and
  *	more where a CPU is alone, and too slow to be idle before
  *

@@ -59,7 +59,10 @@ struct idle_cost_ops {
 	bool (*polling_stopped)(void);
 	bool (*polling_paused)(void);
 #ifdef LIGHTSLEEP_MODULE
-	/** @wait_forbidden: is this CPU forbidden to poll, or to halt? The hotplug lock is held */
+	/**
+	 * @wait_forbidden: is this CPU forbidden to poll, or to halt, or idled by somebody else?
+	 * The hotplug lock is held
+	 */
 	bool (*wait_forbidden)(unsigned int cpu);
 	/**
 	 * @set_exit_latency: hears what nine of ten wakeups from halt do not exceed, in ns; 0 where
