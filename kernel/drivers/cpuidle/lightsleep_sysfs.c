@@ -150,6 +150,10 @@ static int calibrate_set(const char *text, const struct kernel_param *kp)
 	kernel_param_unlock(THIS_MODULE);
 	ret = idle_cost_calibrate(false);
 	kernel_param_lock(THIS_MODULE);
+	if (ret == -ENODEV) {
+		pr_err("calibrate: write 1 while the driver runs; at load, it measures anyway\n");
+		return -EINVAL;
+	}
 	return ret;
 }
 
@@ -157,7 +161,7 @@ static const struct kernel_param_ops calibrate_ops = {
 	.set = calibrate_set,
 };
 module_param_cb(calibrate, &calibrate_ops, NULL, 0200);
-MODULE_PARM_DESC(calibrate, "write 1 to measure halt_cost_ns again");
+MODULE_PARM_DESC(calibrate, "write 1 to measure halt_cost_ns again; refused at load, when the driver measures anyway");
 
 #define STATISTIC(_name, _value)						\
 static ssize_t _name##_show(struct device *dev, struct device_attribute *attr,	\

@@ -171,10 +171,13 @@ refuses_bad_parameters() {
 	last_message 'poll_limit_us: must be a number from 0 to 10000$' || fail "does not say which limits"
 
 	unload
-	for bad in mode=never poll_limit_us=10001 wait_weight=0 poll_limit_us= calibrate=0 halt_cost_ns=1 mode; do
+	for bad in mode=never poll_limit_us=10001 wait_weight=0 poll_limit_us= calibrate=0 calibrate=1 \
+		halt_cost_ns=1 mode; do
 		! insmod "$MODULES/$MODULE.ko" $bad 2> /dev/null || fail "loads with $bad"
 		[ ! -e /sys/module/$MODULE ] || fail "half loaded after $bad"
 	done
+	last_message 'calibrate: write 1 while the driver runs; at load,' ||
+		fail "does not say that calibrate is not for loading"
 }
 
 survives_random_writes() {
