@@ -290,6 +290,12 @@ def test_a_wait_for_a_store_is_followed_by_a_look_at_the_clock() -> None:
     assert WAITING.waits == WAITING.readings == 10
 
 
+def test_no_wait_for_a_store_makes_a_gap() -> None:
+    polled_ns = wait(10 * MS, 10 * MS)
+    assert WAITING.waits == 40, "each for half of a gap"
+    assert WAITING.stolen_ns(polled_ns) == 0
+
+
 def test_where_no_wait_waits_the_clock_is_read_seldom() -> None:
     polled_ns = wait(1 * MS, 100)
     assert 1 * MS <= polled_ns < 1 * MS + 200 * 100

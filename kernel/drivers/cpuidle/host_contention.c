@@ -7,8 +7,10 @@
  * very core that its peer needs in order to wake it. The guest cannot see the
  * host's run queues, but it can see time that was taken from it:
  *
- * - a poll looks at the clock every few microseconds; where two looks lie
- *   further apart than HOST_CONTENTION_GAP_NS, the host ran something else;
+ * - a poll looks at the clock every few microseconds, or after each wait for a
+ *   store, which lasts for half of HOST_CONTENTION_GAP_NS at most (poll_wait.h);
+ *   where two looks lie further apart than HOST_CONTENTION_GAP_NS, the host ran
+ *   something else;
  * - a hypervisor that tells its guests about stolen time says so itself, for
  *   all of the CPU's time.
  *

@@ -2,8 +2,9 @@
 /*
  * Time within a poll that was not polled.
  *
- * A poll looks at the clock every few microseconds. Where two looks lie further apart
- * than HOST_CONTENTION_GAP_NS, either the host ran something else, or interrupts and
+ * A poll looks at the clock every few microseconds, or after each wait for a store, which
+ * lasts for half of HOST_CONTENTION_GAP_NS at most (poll_wait.h). Where two looks lie further
+ * apart than HOST_CONTENTION_GAP_NS, either the host ran something else, or interrupts and
  * their softirqs did. Two things tell which.
  *
  * - The time that the kernel accounts to them. With IRQ_TIME_ACCOUNTING it is exact.
