@@ -54,6 +54,9 @@ extern unsigned int cpus;
 #define for_each_possible_cpu(cpu) for_each_online_cpu(cpu)
 #define num_online_cpus() (cpus)
 #define cpu_is_offline(cpu) false
+#define cpu_active(cpu) true
+#define smp_processor_id() 0
+#define on_each_cpu(...) do { } while (0)
 #define cpus_read_lock() do { } while (0)
 #define cpus_read_unlock() do { } while (0)
 #define DECLARE_PER_CPU(type, name) extern type name[CPUS]
@@ -81,6 +84,7 @@ extern struct task *running;
 static struct rq { struct task *idle; } idle_rq = { &idle_task };
 #define cpu_rq(cpu) (&idle_rq)
 static inline bool need_resched(void) { return now_ns >= wake_ns; }
+#define set_tsk_need_resched(task) do { } while (0)
 extern u64 host_takes_ns;
 static inline void cpu_relax(void) { now_ns += 100 + host_takes_ns; host_takes_ns = 0; }
 static inline void halt_cpu(void)
@@ -120,6 +124,7 @@ extern struct accounts { unsigned int softirqs[10]; u64 cpustat[3]; } accounts;
 /* No devices. */
 #define poll_source_init() do { } while (0)
 #define poll_source_exit() do { } while (0)
+#define poll_sources_exist() false
 #define poll_sources_start() do { } while (0)
 static inline bool poll_sources_here(void) { return false; }
 static inline bool poll_sources_peek(void) { return false; }

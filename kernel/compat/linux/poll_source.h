@@ -15,6 +15,9 @@
 /* The kernel may be of another version, with another parameter. */
 static inline bool poll_sources_none_to_release(bool halts) { return false; }
 #define poll_sources_release poll_sources_none_to_release
+/* The idle loop's own code has prepared its sources. An older header has a stub of that name. */
+static inline void poll_source_none_to_init(void) { }
+#define poll_source_init poll_source_none_to_init
 static inline void poll_source_exit(void) { }
 static inline unsigned long poll_sources_work(void) { return 0; }
 static inline void poll_source_worked(const struct poll_source *source) { }

@@ -190,7 +190,6 @@ static inline bool poll_sources_release(bool halts)
 	return poll_sources_exist() && __poll_sources_release(halts);
 }
 #else
-static inline void poll_source_init(void) { }
 static inline bool poll_sources_exist(void) { return false; }
 static inline void poll_sources_start(void) { }
 static inline bool poll_sources_here(void) { return false; }

@@ -118,9 +118,7 @@
 #include <linux/minmax.h>
 #include <linux/mmu_context.h>
 #include <linux/percpu.h>
-#ifdef CONFIG_POLL_SOURCE
 #include <linux/poll_source.h>
-#endif
 #include <linux/rcupdate.h>
 #include <linux/smp.h>
 #include <linux/suspend.h>
@@ -303,7 +301,6 @@ static bool may_poll(struct idle_poll *ip, int cpu)
 }
 
 /* Devices in the poll: idle task, or where a comment says else. */
-#ifdef CONFIG_POLL_SOURCE
 static void start_sources(void)
 {
 	if (!poll_sources_exist())
@@ -316,16 +313,6 @@ static void start_sources(void)
 	if (idle_poll_is_on() && cpu_active(smp_processor_id()))
 		poll_sources_start();
 	local_irq_enable();
-}
-
-static bool sources_here(void)
-{
-	return poll_sources_here();
-}
-
-static bool peek_sources(void)
-{
-	return poll_sources_peek();
 }
 
 /* The poll was @hit, or not; returns whether it was, devices that are late included. */
@@ -375,14 +362,6 @@ void idle_poll_release_all_sources(void)
 	if (poll_sources_exist())
 		on_each_cpu(release_this_cpu, NULL, true);
 }
-#else
-static void start_sources(void) { }
-static bool sources_here(void) { return false; }
-static bool peek_sources(void) { return false; }
-static bool end_sources(bool hit) { return hit; }
-static void release_sources(void) { }
-void idle_poll_release_all_sources(void) { }
-#endif
 
 /*
  * Polls until a wakeup, or for @for_ns; true if there was a wakeup. Idle task. It is in the
@@ -401,7 +380,7 @@ static noinline bool __cpuidle poll(struct idle_poll *ip, u64 start_ns, u64 for_
 	/* A tracer of latencies is to take this for idle. */
 	stop_critical_timings();
 	hit = poll_for_wakeup(&ip->gaps, &ip->short_waits, start_ns + for_ns, idle_poll_clock_ns,
-			      sources_here, peek_sources);
+			      poll_sources_here, poll_sources_peek);
 	start_critical_timings();
 	/* Its clock may step back by a little. */
 	ip->end_ns = max(hit ? idle_poll_clock_ns() : 0, ip->gaps.look_ns);
@@ -468,7 +447,7 @@ void __idle_poll(int cpu, bool polls_anyway)
 		begin_period(ip, now_ns);
 
 	limit_ns = ip->deliberate ? 0 : poll_limit_ns(ip, now_ns);
-	if (IS_ENABLED(CONFIG_POLL_SOURCE) && limit_ns <= ip->spent_ns)
+	if (limit_ns <= ip->spent_ns)
 		release_sources();
 	if (limit_ns > ip->spent_ns && poll(ip, now_ns, limit_ns - ip->spent_ns))
 		ip->outcome = IDLE_CAUGHT;
