@@ -436,6 +436,39 @@ def test_all_topics_apply_together(kernel: BuiltKernel, hooked: Hooked, tmp_path
         series.apply(patch, tmp_path)
 
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+DECLARED = re.compile(r"^(?!static\b)[a-z][\w *]*\b(\w+)\([^;{]*\);", re.MULTILINE)
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("kernel", OURS, ids=lambda row: row.version)
+def test_mails_declare_no_function_that_only_our_modules_call(
+    kernel: BuiltKernel, hooked: Hooked, tmp_path: Path
+) -> None:
+    patches = series.read_series(kernel.version)
+    series.unpack_hooked(hooked(kernel), patches, tmp_path)
+    for patch in patches:
+        series.apply(patch, tmp_path)
+    files = {file for patch in patches for file in (*patch.hooked, *patch.new)}
+    code = {
+        file: COMMENT.sub("", (tmp_path / file).read_text())
+        for file in files
+        if file.endswith((".c", ".h"))
+    }
+    declared = {
+        name: header
+        for header in sorted(code.keys() & {x for patch in patches for x in patch.new})
+        if header.endswith(".h")
+        for name in DECLARED.findall(code[header])
+    }
+    assert declared["idle_cost_start"] == "include/linux/idle_poll/idle_cost.h"
+    for name, header in declared.items():
+        # Where a line that names it is indented, it is used; where not, declared or defined.
+        users = {x for x in code if re.search(rf"^[ \t].*\b{name}\b", code[x], re.MULTILINE)}
+        defined = {x for x in code if re.search(rf"^\w.*\b{name}\(.*[^;]$", code[x], re.MULTILINE)}
+        assert users - defined, f"{header} declares {name}(), which no other file calls"
+
+
 @pytest.mark.build
 @pytest.mark.parametrize(
     ("kernel", "topic"),

@@ -260,7 +260,6 @@ static void evaluate(struct probe *probe, struct halt_cost *cost)
 
 	wake_cost_compare(&cost->estimate, halted, polled);
 	median_ns = polled[WAKE_COST_SAMPLES / 2];
-	cost->work_ns = probe->work_ns;
 	cost->slept_ns = alone(probe) ? probe->work_ns : median_ns / 2;
 	cost->estimate.cost_ns = div_s64(cost->estimate.cost_ns, wakeups);
 	cost->estimate.lower_ns = div_s64(cost->estimate.lower_ns, wakeups);
@@ -417,7 +416,6 @@ static void add_costs(struct halt_cost sum[HALT_COST_SLEEPS],
 	int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++) {
-		sum[n].work_ns += costs[n].work_ns;
 		sum[n].slept_ns += costs[n].slept_ns;
 		sum[n].estimate.cost_ns += costs[n].estimate.cost_ns;
 		sum[n].estimate.lower_ns += costs[n].estimate.lower_ns;
@@ -431,7 +429,6 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
 	int n;
 
 	for (n = 0; n < HALT_COST_SLEEPS; n++) {
-		costs[n].work_ns = div_u64(costs[n].work_ns, pairs);
 		costs[n].slept_ns = div_u64(costs[n].slept_ns, pairs);
 		costs[n].estimate.cost_ns = div_s64(costs[n].estimate.cost_ns, pairs);
 		costs[n].estimate.lower_ns = div_s64(costs[n].estimate.lower_ns, pairs);

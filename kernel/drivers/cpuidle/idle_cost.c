@@ -253,7 +253,12 @@ static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 	return 0;
 }
 
-/* idle_cost_calibrate(), but for -ENODATA where noise hides the cost. */
+/*
+ * Measures the machine now; where @quiet, a result is nothing new.
+ *
+ * Returns 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -ENODATA if noise hides
+ * the cost; -EBUSY if polls make wakeups slower; otherwise what halt_cost_measure() returns.
+ */
 static int calibrate(bool quiet)
 {
 	struct halt_cost measured[HALT_COST_SLEEPS];
@@ -271,6 +276,7 @@ static int calibrate(bool quiet)
 	return ret;
 }
 
+#ifdef LIGHTSLEEP_MODULE
 /**
  * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
@@ -285,6 +291,7 @@ int idle_cost_calibrate(bool quiet)
 
 	return ret == -ENODATA ? -EAGAIN : ret;
 }
+#endif
 
 static const char *reason(int error)
 {

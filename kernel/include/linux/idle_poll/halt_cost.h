@@ -39,14 +39,12 @@ struct halt_cost_ops {
 
 /**
  * struct halt_cost - what a wakeup costs after sleeps of one length
- * @work_ns: each side works for so long before it answers, while the other sleeps
  * @slept_ns: how long the CPUs slept where they polled: work and wakeup of the other side
  * @estimate: a wakeup from halt less one from polling
  * @worst_ns: what nine of ten wakeups from halt take more than the median one from polling, by
  *	half of a round trip
  */
 struct halt_cost {
-	u64 work_ns;
 	u64 slept_ns;
 	struct wake_cost_estimate estimate;
 	u64 worst_ns;

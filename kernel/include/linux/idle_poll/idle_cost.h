@@ -78,6 +78,8 @@ u64 idle_cost_machine_ns(void);
 void idle_cost_init(struct idle_cost *ic, unsigned int cpu);
 void idle_cost_start(const struct idle_cost_ops *ops);
 void idle_cost_stop(void);
+#ifdef LIGHTSLEEP_MODULE
 int idle_cost_calibrate(bool quiet);
+#endif
 
 #endif /* _LINUX_IDLE_POLL_IDLE_COST_H */
