@@ -283,6 +283,7 @@ static enum idle_outcome poll_until(struct lightsleep *ls, u64 start_ns, u64 for
 				poll_sources_here, poll_sources_peek);
 
 	local_irq_disable();
+	/* Until the idle state is left, all time is idle time: interrupts, and handlers, wait. */
 	woken |= poll_sources_stop();
 	woken |= need_resched();
 	/* What the poll did not look at did not end it; what it found is served later. */

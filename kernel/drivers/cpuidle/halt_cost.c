@@ -19,7 +19,7 @@
  * a guest does not poll where its host does that already.
  *
  * Halted and polled round trips alternate in short blocks, so that a disturbance
- * hits both alike. A block counts only if the idle driver says that both CPUs
+ * hits both alike. A block counts only if whoever polls and halts says that both CPUs
  * really waited in the intended way. The estimate and its interval are those of
  * wake_cost_compare(): medians of differences, which a disturbance hardly moves.
  *
@@ -68,7 +68,7 @@ static const u64 work_ns[HALT_COST_SLEEPS] = {
 
 /**
  * struct probe - one pair of CPUs under measurement
- * @ops: the idle driver
+ * @ops: who polls and halts
  * @cpu: the CPU of @thread
  * @peer: the CPU that measures; the same as @cpu where there is only one
  * @thread: answers on @cpu
@@ -189,7 +189,7 @@ static u64 waits(const struct probe *probe, unsigned int cpu)
 }
 
 /*
- * Did both CPUs wait as they were told, in all round trips but a few? The driver may count from 0
+ * Did both CPUs wait as they were told, in all round trips but a few? The count may begin at 0
  * again where a CPU comes online.
  */
 static bool waited(const struct probe *probe, u64 cpu_before, u64 peer_before)
@@ -438,8 +438,8 @@ static void mean_costs(struct halt_cost costs[HALT_COST_SLEEPS], unsigned int pa
 
 /**
  * halt_cost_measure - measure what a wakeup from halt costs
- * @ops: the idle driver, which must be running on the online CPUs that it says are usable; it is
- *	asked about CPUs that have gone offline, too
+ * @ops: who polls and halts, on all online CPUs that it says are usable; it is asked about CPUs
+ *	that have gone offline, too
  * @costs: on success, set to the results by length of sleep: of 30, 100 and 400 us, or 200 us and
  *	more where a CPU is alone, and too slow to be idle before
  *

@@ -194,7 +194,7 @@ static void estimate_costs(struct work_struct *work)
 	bool soon = false;
 	u64 polls = 0;
 
-	/* In the order of idle_cost_calibrate(). */
+	/* In the order of calibrate(). */
 	mutex_lock(&cost_mutex);
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
@@ -440,7 +440,6 @@ void idle_cost_start(const struct idle_cost_ops *user)
 	debugfs = debugfs_create_dir(ops->name, NULL);
 	debugfs_create_file("halt_cost", 0400, debugfs, NULL, &halt_cost_fops);
 
-	/* Who asks for a measurement may come before, and after idle_cost_stop(). */
 	mutex_lock(&cost_mutex);
 	running = true;
 	mutex_unlock(&cost_mutex);

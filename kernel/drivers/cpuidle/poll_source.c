@@ -13,10 +13,9 @@
  *  3. ends the poll at the first hit, and stops the sources without one. stop()
  *     enables notifications and then looks once more. What came in between is a
  *     hit, too, so no event is lost;
- *  4. raises an interrupt at itself for each hit. Where the poll is a part of an idle
- *     state, interrupts stay off until the CPU has left that. The handler runs in the
- *     interrupt: with the rules and the accounting of the one that it replaces, and
- *     followed by the same softirqs;
+ *  4. raises an interrupt at itself for each hit. The handler runs in the interrupt: with
+ *     the rules and the accounting of the one that it replaces, and followed by the same
+ *     softirqs;
  *  5. holds back further notifications of that source until its next poll, if the driver
  *     allows that. Work for a device often leads to more of it, and the device may complete
  *     that before the CPU is idle again. Such a *hold* follows a notification as well as a hit.
@@ -24,10 +23,9 @@
  * When a hold ends. The next poll ends it, and so does anything else that comes
  * first: a halt without a poll, CPU offline, polls that are switched off, or a timer. During a
  * poll no hold begins: it would suppress the notifications of a source that this poll does not
- * look at. (A CPU that halts while cpuidle is paused, as for a change of governors, tells
- * nobody: the timer is what is left then.) A CPU that turns busy notices work as late as the
- * timer is: for how long it runs, and what follows from such a mistake, says
- * linux/idle_poll/poll_hold.h. A CPU whose last idle entry did not poll holds nothing back.
+ * look at. A CPU that turns busy notices work as late as the timer is: for how long it runs,
+ * and what follows from such a mistake, says linux/idle_poll/poll_hold.h. A CPU whose last
+ * idle entry did not poll holds nothing back.
  * The timer is not left pending when a poll ends without a hit, as a governor would take it for
  * an event that limits the sleep.
  *
@@ -42,7 +40,7 @@
  * on before the CPU leaves idle.)
  * What becomes of a source that takes longer by itself: see poll_source_budget.c.
  *
- * Why an interrupt to itself (irq_work)? Inside the idle state, the handler's time
+ * Why an interrupt to itself (irq_work)? Inside the poll, the handler's time
  * would be idle time. After it, the idle loop calls nobody. A thread has a priority
  * of its own, and costs a context switch. What makes a device's interrupt expensive
  * is its way through the interrupt controller or the hypervisor to a CPU that has to
@@ -65,6 +63,13 @@
  * administrator gives them. Calling them from elsewhere would bypass that: there
  * are no sources on it, and POLL_SOURCE excludes it.
  */
+#ifdef LIGHTSLEEP_MODULE
+/*
+ * In a module, the poll is a part of an idle state, so interrupts stay off until the CPU has left
+ * that (step 4). A CPU that halts while cpuidle is paused, as for a change of governors, tells
+ * nobody: the timer is what is left then to end a hold.
+ */
+#endif
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
 #include <linux/hrtimer.h>

@@ -169,8 +169,7 @@ static inline bool poll_sources_peek(void)
 /**
  * poll_sources_stop - this CPU ends its poll; interrupts are off
  *
- * The handlers run as soon as they are on. If the time until then is taken for
- * idle time whatever interrupts it, they must stay off until the CPU has left idle.
+ * The handlers run as soon as they are on.
  *
  * Return: true if any source has work.
  */

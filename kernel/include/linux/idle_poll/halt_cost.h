@@ -12,7 +12,7 @@
  * enum idle_wait - how an idle CPU waits for its wakeup
  * @WAIT_FREE: as it likes
  * @WAIT_HALT: it halts at once
- * @WAIT_POLL: it polls, for as long as the driver allows at most
+ * @WAIT_POLL: it polls, for as long as it may at most
  */
 enum idle_wait {
 	WAIT_FREE,
@@ -21,7 +21,7 @@ enum idle_wait {
 };
 
 /**
- * struct halt_cost_ops - what the measurement needs from the idle driver
+ * struct halt_cost_ops - what the measurement needs from whoever polls and halts
  * @force: make @cpu wait in this way from its next idle entry on
  * @waits: how many waits of the kind that was forced @cpu has ended so far
  * @usable: may @cpu, which is online, be measured? The hotplug lock is held

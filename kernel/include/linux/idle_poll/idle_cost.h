@@ -18,7 +18,7 @@ struct workqueue_struct;
  * single words, so there is nothing to lock.
  *
  * @programs: what its programs say; evidence is written by its own CPU, in idle
- * @polls: idle periods that were polled, without those that a measurement or a latency request
+ * @polls: idle periods that were polled because it pays, so without those that a measurement
  *	had polled; by its own CPU
  * @hits: of those, the ones that ended with a wakeup; by its own CPU
  * @halts: times halted, without those of measurements; by its own CPU
