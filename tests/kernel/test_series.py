@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from email import message_from_string
 from email.utils import getaddresses
 from pathlib import Path
@@ -390,6 +391,17 @@ def test_a_cover_letter_names_what_the_topic_carries(base: str) -> None:
 
 
 @pytest.mark.parametrize("base", series.bases())
+def test_a_driver_is_changed_by_a_mail_of_its_own(base: str) -> None:
+    """Its maintainers can ask for changes, and no other mail waits for these."""
+    drivers = re.compile(r"drivers/(block|net|cpuidle/cpuidle-)\S*\.c")
+    changed = {x: x.hooked for x in series.read_series(base) if any(map(drivers.match, x.hooked))}
+    assert len(changed) == 3
+    for patch, hooked in changed.items():
+        assert len(hooked) == 1, f"{patch.name} changes {hooked}"
+        assert patch.new == ()
+
+
+@pytest.mark.parametrize("base", series.bases())
 def test_promotion_needs_timers_that_expire_in_time_and_to_know_the_next_event(base: str) -> None:
     """Without NO_HZ_COMMON, the kernel says that the next event is a tick away, always."""
     text = (KERNEL / "patches" / base / "promotion/cpuidle-promote.patch").read_text()
@@ -433,6 +445,25 @@ def test_all_topics_apply_together(kernel: BuiltKernel, hooked: Hooked, tmp_path
     patches = series.read_series(kernel.version)
     series.unpack_hooked(hooked(kernel), patches, tmp_path)
     for patch in patches:
+        series.apply(patch, tmp_path)
+
+
+def without_disks(kernel: BuiltKernel) -> series.Topic:
+    """Return virtio-poll without the patch of virtio_blk. (The one of virtio_net is the last.)"""
+    (topic,) = (x for x in series.read_topics(kernel.version) if x.name == "virtio-poll")
+    own = tuple(x for x in topic.own if x.hooked != ["drivers/block/virtio_blk.c"])
+    assert len(own) == len(topic.own) - 1 > 0
+    return replace(topic, own=own)
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("kernel", OURS, ids=lambda row: row.version)
+def test_virtio_net_joins_the_poll_without_virtio_blk(
+    kernel: BuiltKernel, hooked: Hooked, tmp_path: Path
+) -> None:
+    topic = without_disks(kernel)
+    series.unpack_hooked(hooked(kernel), topic.patches, tmp_path)
+    for patch in topic.patches:
         series.apply(patch, tmp_path)
 
 
@@ -544,6 +575,14 @@ TOUCHED = [
 )
 def test_each_prefix_builds(arch: Arch, kernel: BuiltKernel, topic: series.Topic) -> None:
     assert build_prefixes(arch, kernel, topic) == len(topic.patches)
+
+
+@pytest.mark.more
+@pytest.mark.build
+@pytest.mark.parametrize("kernel", OURS, ids=lambda row: row.version)
+def test_virtio_net_builds_without_virtio_blk(kernel: BuiltKernel) -> None:
+    topic = without_disks(kernel)
+    assert build_prefixes(ARCHES["x86_64"], kernel, topic) == len(topic.patches)
 
 
 WITHOUT_AN_OPTION = ("softirq", "arm64-polling")
