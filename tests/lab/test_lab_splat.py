@@ -19,6 +19,7 @@ SPLATS = [
     "[   28.000001] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [swapper/0:0]",
     "[    5.000001] NMI watchdog: Watchdog detected hard LOCKUP on cpu 1",
     "[    5.000001] watchdog: Watchdog detected hard LOCKUP on cpu 1",
+    "[    5.000001] watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 1",
     "[    5.000001] WARNING: CPU: 1 PID: 0 at kernel/sched/idle.c:233 do_idle+0x1a0/0x2b0",
     "[    5.000001] WARNING: kernel/sched/idle.c:233 at do_idle+0x1a0/0x2b0, CPU#1: swapper/1/0",
     "[    5.000001] WARNING: possible circular locking dependency detected",

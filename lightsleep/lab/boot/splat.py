@@ -27,7 +27,7 @@ ALARMS = (
     r"(?:int3|stack segment|divide error|invalid opcode): |general protection fault[:,]",
     r"Unable to handle kernel ",
     r"Kernel panic - not syncing",
-    r"(?:NMI )?watchdog: (?:BUG: |Watchdog detected hard LOCKUP)",
+    r"(?:NMI )?watchdog: (?:BUG: |(?:CPU\d+: )?Watchdog detected hard LOCKUP)",
     r"(?:rcu: )?INFO: rcu_",  # stalls
     r"INFO: task .* blocked for more than",
     r"INFO: trying to register non-static key",  # lockdep
