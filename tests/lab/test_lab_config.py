@@ -363,6 +363,27 @@ def test_a_source_that_a_newer_one_replaced_is_one_sentence(
     assert "docs/how-to/port-to-a-new-kernel.md" in caught.value.message
 
 
+def test_each_suite_has_a_source_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Bookworm's 6.12 is another one than trixie's, and that of its backports a third."""
+
+    def unpack(_: object, suite: str, target: str, packages: list[str], into: Path) -> None:
+        (into / "usr/src").mkdir(parents=True)
+        (into / f"usr/src/{packages[0]}.tar.xz").write_text(f"{suite} {target}")
+
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(source, "unpack", unpack)
+    for suite, target in (
+        ("bookworm", ""),
+        ("trixie", ""),
+        ("trixie", "trixie-backports"),
+        ("bookworm", ""),
+    ):
+        text = source.kernel_source("6.12", suite, target).read_text()
+        assert text == f"{suite} {target or suite}"
+
+
 NEEDS_PACKAGES = """\
 import pytest
 from lightsleep.errors import LightsleepError

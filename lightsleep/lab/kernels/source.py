@@ -36,4 +36,6 @@ def kernel_source(version: str = "6.12", suite: str = "bookworm", target: str = 
         (tree / f"usr/src/{package}.tar.xz").rename(scratch / "source.tar.xz")
         host.run(["rm", "-rf", tree], "removing what is not the source")
 
-    return cache.entry(package, build, needs_mb=600) / "source.tar.xz"
+    # Suites have archives of one version that differ.
+    name = f"{package}-{target or suite}"
+    return cache.entry(name, build, needs_mb=600) / "source.tar.xz"
