@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,17 @@ def test_a_title_of_a_metric_has_a_noun_of_its_own(name: str) -> None:
     metrics = experiments.load(name).metrics
     titles = [metric.title for metric in metrics] if isinstance(metrics, tuple) else []
     assert not [title for title in titles if title.startswith("The same")]
+
+
+NUMBER = re.compile(r"(?i)\b(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten)\b")
+
+
+def test_a_title_names_no_number_that_an_option_must_change() -> None:
+    """On a host with as many CPUs, these run only with a larger --vcpus."""
+    loaded = [experiments.load(name) for name in experiments.names()]
+    titles = [x.title for x in loaded if x.overcommitted]
+    assert titles
+    assert not [title for title in titles if NUMBER.search(title)]
 
 
 def outcome(

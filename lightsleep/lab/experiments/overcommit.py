@@ -107,7 +107,7 @@ def steal_s(guest: Guest) -> float:
 
 
 EXPERIMENT = Experiment(
-    title="Eight vCPUs on fewer cores, saturated and waiting",
+    title="More vCPUs than the host has cores, saturated and waiting",
     hypothesis=(
         "On a host with fewer cores than vCPUs, lightsleep keeps saturated programs (redis_50, "
         "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "

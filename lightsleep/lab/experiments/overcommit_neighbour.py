@@ -12,7 +12,7 @@ from lightsleep.lab.experiments.overcommit import ARMS, CLAIMS, METRICS, measure
 from lightsleep.lab.run.experiment import NEIGHBOUR_CPU, Experiment
 
 EXPERIMENT = Experiment(
-    title="Two vCPUs beside a busy guest, saturated and waiting",
+    title="Virtual CPUs beside a busy guest, saturated and waiting",
     hypothesis=(
         "Beside a guest that keeps the host busy, lightsleep keeps saturated programs (redis_50, "
         "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
