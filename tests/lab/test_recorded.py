@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,6 +20,8 @@ import pytest
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.agent import Completed
 from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.machine import Machine
+from lightsleep.lab.experiments import prediction, prediction_loop
 from lightsleep.lab.loads import recorded as loads
 
 
@@ -58,3 +66,78 @@ def test_a_load_that_fails_is_an_error(tmp_path: Path) -> None:
 def test_a_guest_without_the_driver_is_recorded(tmp_path: Path, polled: Path) -> None:
     polled.unlink()
     loads.recorded(cast(Guest, Shell()), tmp_path, "true")
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    """A tool that never ends; once it runs, its PID is in the file ``pid`` beside it."""
+    script = tmp_path / "tool"
+    pid = tmp_path / "pid"
+    script.write_text(f"#!/bin/sh\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 1000\n")
+    script.chmod(0o755)
+    return script
+
+
+SAYS = """\
+import sys
+from pathlib import Path
+from lightsleep.lab.loads import recorded
+sys.executable = sys.argv[1]
+recorded.said("replay", Path("recording"))
+"""
+
+
+def test_a_tool_that_reads_a_recording_dies_with_the_lab(hanging: Path) -> None:
+    pid, deadline = hanging.with_name("pid"), time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", SAYS, str(hanging)]) as lab:
+        while not pid.exists():
+            assert time.monotonic() < deadline
+            assert lab.poll() is None
+            time.sleep(0.05)
+        lab.kill()
+    tool = int(pid.read_text())
+    try:
+        while is_alive(tool):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(tool, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_tool_that_takes_too_long_is_an_error(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(hanging))
+    monkeypatch.setattr(loads, "SAID_S", 0.5)
+    with pytest.raises(LightsleepError, match=r"^lightsleep replay: not done after 0\.5 s$"):
+        loads.said("replay", Path("recording"))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arm"), [(prediction, "predicted"), (prediction_loop, "low")]
+)
+def test_recordings_are_where_those_of_a_killed_lab_are_swept(
+    experiment: ModuleType, arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predicted(_: Guest, folder: Path, *__: object) -> dict[str, float]:
+        folders.append(folder)
+        assert folder.is_dir()
+        return {}
+
+    folders: list[Path] = []
+    base = tmp_path / "cache"
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(base))
+    monkeypatch.setattr(experiment, "predicted", predicted)
+    guest = SimpleNamespace(name=arm, machine=Machine())
+    assert experiment.measure(guest) == {}
+    assert folders == [base / f".recorded-{os.getpid()}.scratch"]
+    assert list(base.iterdir()) == []

@@ -22,7 +22,6 @@ see loads/recorded.py. What is different in a closed loop is in prediction_loop.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from lightsleep.compare.result import Claim
@@ -34,6 +33,7 @@ from lightsleep.lab.loads.recorded import (
     from_others,
     recorded,
     replayed,
+    scratch,
 )
 from lightsleep.lab.run.experiment import Arm, Experiment
 
@@ -99,10 +99,10 @@ def predicted(guest: Guest, folder: Path) -> dict[str, float]:
 
 def measure(guest: Guest) -> dict[str, float]:
     """Predict, or measure, what the guest's arm is named for."""
-    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
+    with scratch() as folder:
         if MODULE in guest.machine.modules:
-            return PER.measured(guest, Path(folder), load(RECORDED, 1), load(LEARNED, 2))
-        return predicted(guest, Path(folder))
+            return PER.measured(guest, folder, load(RECORDED, 1), load(LEARNED, 2))
+        return predicted(guest, folder)
 
 
 NEAR = 0.85, 1 / 0.85

@@ -15,7 +15,6 @@ replay says that the policy saves; see loads/recorded.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from lightsleep.lab.loads.recorded import (
     from_others,
     recorded,
     replayed,
+    scratch,
 )
 from lightsleep.lab.run.experiment import Arm, Experiment
 
@@ -68,10 +68,10 @@ def predicted(guest: Guest, folder: Path, end_of: End) -> dict[str, float]:
 
 def measure(guest: Guest) -> dict[str, float]:
     """Predict, or measure, what the guest is named for."""
-    with tempfile.TemporaryDirectory(prefix="lightsleep-") as folder:
+    with scratch() as folder:
         if guest.name == "measured":
-            return PER.measured(guest, Path(folder), load(REQUESTS), load(LEARN))
-        return predicted(guest, Path(folder), ENDS[guest.name])
+            return PER.measured(guest, folder, load(REQUESTS), load(LEARN))
+        return predicted(guest, folder, ENDS[guest.name])
 
 
 EXPERIMENT = Experiment(

@@ -16,9 +16,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.experiment import Metric
@@ -47,6 +50,9 @@ POLICIES = {"lightsleep": "adaptive", f"fixed:{FIXED_US}us": "fixed", "haltpoll"
 HALTPOLL = "haltpoll_rule"
 POLLED = {MODULE: ("lightsleep/polled_ns", 1), HALTPOLL: ("cpuidle/state0/time", 1000)}
 """The file of each CPU that counts the time polled under a driver, and the ns of its unit."""
+
+SAID_S = 900.0
+"""How long the tool may read a recording: it takes seconds."""
 
 
 def set_mode(guest: Guest, mode: str) -> None:
@@ -69,6 +75,11 @@ def under(guest: Guest, mode: str | None) -> Iterator[str]:
     finally:
         guest.run(["rmmod", HALTPOLL])
         guest.insmod(MODULE)
+
+
+def scratch() -> AbstractContextManager[Path]:
+    """Have a folder for recordings; cache.sweep() removes that of a process that was killed."""
+    return cache.scratch(f"recorded-{os.getpid()}")
 
 
 def recorded(guest: Guest, folder: Path, load: str, driver: str = MODULE) -> Path:
@@ -95,9 +106,16 @@ def polled_ns(guest: Guest, driver: str) -> int:
 
 
 def said(verb: str, recording: Path, *words: str) -> dict[str, Any]:
-    """Have a verb of the tool read a recording; return the JSON that it prints."""
+    """Have a verb of the tool read a recording; return the JSON that it prints.
+
+    It dies when we do. Raises LightsleepError where it fails, or takes too long.
+    """
     command = [sys.executable, "-m", "lightsleep", verb, str(recording), "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = ["setpriv", "--pdeathsig", "KILL", *command]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SAID_S)
+    except subprocess.TimeoutExpired:
+        raise LightsleepError(f"lightsleep {verb}: not done after {SAID_S:g} s") from None
     if done.returncode:
         raise LightsleepError(f"lightsleep {verb}: {done.stderr.strip()}")
     document: dict[str, Any] = json.loads(done.stdout)
