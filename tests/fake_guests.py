@@ -28,6 +28,7 @@ class FakeGuest:
         self.vm = self
         self.process = self
         self.checked = 0
+        self.spoiled: list[str] = []
 
     def resume(self) -> None:
         self.world.append(f"+{self.name}")

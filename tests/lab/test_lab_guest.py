@@ -239,10 +239,30 @@ def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(
 ) -> None:
     boots(monkeypatch, tmp_path, "", BROKEN)
     started = Guest(Machine(), HARDWARE)
-    monkeypatch.setattr(started.vm, "ended", lambda: None, raising=False)
+    monkeypatch.setattr(started.vm, "ended", lambda _: None, raising=False)
     started.check()
     with pytest.raises(GuestFailed, match=f"QEMU said: {SAID}"):
         Guest(Machine(), HARDWARE).wait()
+
+
+def test_a_panic_that_is_just_being_printed_is_told_by_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its first line does not say whether it was QEMU's emulation."""
+    boots(monkeypatch, tmp_path, "")
+    started, console = Guest(Machine(), HARDWARE), RACED.splitlines()[0]
+
+    def ended(within_s: float) -> int | None:
+        nonlocal console
+        if not within_s:
+            return None
+        console = RACED
+        return 0
+
+    monkeypatch.setattr(started.vm, "console", lambda: console)
+    monkeypatch.setattr(started.vm, "ended", ended, raising=False)
+    with pytest.raises(EmulatorRaced, match="guest: the guest has ended"):
+        started.check()
 
 
 def test_of_a_console_on_the_terminal_no_log_is_kept(

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 from comparisons import made_up
-from fake_guests import MORE, WAIT, FakeGuest, experiment, fakes
+from fake_guests import MORE, WAIT, FakeGuest, experiment, fakes, quiet
 
 from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
@@ -362,3 +362,27 @@ def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.Mon
         guest = protocol.busy_neighbour(beside, Machine(vcpus=3), stack)
         assert guest.name == protocol.NEIGHBOUR
     assert world == ["3 vCPUs of 6.12", "booted", "spin fast", "closed"]
+
+
+def test_a_complaint_as_a_guest_starts_is_told_with_its_arm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Warns(FakeGuest):
+        def load(self) -> None:
+            pass
+
+        def check(self) -> None:
+            raise GuestFailed(f"{self.name}: its kernel complained")
+
+    monkeypatch.setattr(
+        protocol, "boot_all", lambda machines, *_: {name: Warns(name, []) for name in machines}
+    )
+    monkeypatch.setattr(protocol, "guest_facts", lambda _: {})
+    machines = {name: Machine() for name in "abc"}
+    hardware: Any = dict.fromkeys("abc", SimpleNamespace(accelerator=Accelerator("tcg", "a test")))
+    with pytest.raises(GuestFailed) as raised:
+        protocol.run_boot(
+            experiment(lambda _: {}), machines, hardware, ["bca"], quiet(), "boot 1 of 3, ", 6
+        )
+    said = raised.value.format_message()
+    assert said == "b: its kernel complained\nthis happened in: boot 1 of 3, start: b"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -23,7 +23,7 @@ from lightsleep.compare.result import FORMAT, LARGEST
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
-from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.guest import Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.run import rounds
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm
@@ -267,6 +267,17 @@ def test_a_signal_ends_a_comparison_with_its_own_status(number: signal.Signals) 
     assert raised.value.code == 128 + number
 
 
+class Answers(FakeGuest):
+    """A guest that can be asked."""
+
+    def __init__(self, name: str, world: list[str], pid: int = 0) -> None:
+        super().__init__(name, world, pid)
+        self.asked: list[tuple[Sequence[str], float]] = []
+
+    def run(self, argv: Sequence[str], timeout_s: float = 60) -> None:
+        self.asked.append((argv, timeout_s))
+
+
 def is_asleep(pid: int) -> bool:
     """Return whether a process runs sleep, and sleeps."""
     name, state = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].split(")", 1)
@@ -303,7 +314,7 @@ def test_at_rest_sleepers_are_told_from_spinners(
             lambda _: {"wait_s": 1.0}, arms=arms, metrics=metrics, rest_s=rest_s, warmup=0
         )
         world: list[str] = []
-        fake = {name: FakeGuest(name, world, pid) for name, pid in pids.items()}
+        fake = {name: Answers(name, world, pid) for name, pid in pids.items()}
         guests = cast(dict[str, Guest], fake)
         samples = rounds.run_rounds(with_rest, metrics, guests, [["still", "spins"]] * 2, quiet())
         asleep = samples[IDLE_RESIDENCY.name]
@@ -314,7 +325,7 @@ def test_at_rest_sleepers_are_told_from_spinners(
     assert max(asleep["spins"]) < 50  # also where others keep it from running
     assert asked == {os.SCHED_IDLE}  # who has no privileges may not go back
     assert world[-4:] == ["+still", "+spins", "-spins", "-still"]
-    assert all(guest.checked == 1 for guest in fake.values())
+    assert all(guest.checked == 3 for guest in fake.values())  # two turns, and the rest
 
 
 @pytest.mark.parametrize(("threads", "asleep_pct"), [(1, 0), (4, 75)])
@@ -324,7 +335,7 @@ def test_a_guest_whose_vcpus_share_a_thread_is_awake_while_that_runs(
     """Four vCPUs, and one thread that always runs: all of them are in it, or one is."""
     monkeypatch.setattr(rounds, "SETTLE_S", 0.0)
 
-    class Runs(FakeGuest):
+    class Runs(Answers):
         def vcpu_threads(self) -> list[int]:
             return list(range(threads))
 
@@ -335,3 +346,54 @@ def test_a_guest_whose_vcpus_share_a_thread_is_awake_while_that_runs(
     four = experiment(lambda _: {}, metrics=(WAIT, IDLE_RESIDENCY), rest_s=0.2, vcpus=4)
     (asleep,) = rounds.rest(four, guests, 1, quiet())
     assert asleep == {name: pytest.approx(asleep_pct, abs=5) for name in "abc"}
+
+
+class Hangs(Answers):
+    """A guest that no timer wakes any more: it sleeps well."""
+
+    def vcpu_time(self) -> ThreadTime:
+        return ThreadTime(ran_ns=0, waited_ns=0)
+
+    def run(self, argv: Sequence[str], timeout_s: float = 60) -> None:
+        super().run(argv, timeout_s)
+        raise GuestFailed(f"{self.name}: no answer within 20 s")
+
+
+def test_a_guest_that_hangs_at_rest_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "SETTLE_S", 0.0)
+    metrics = (WAIT, IDLE_RESIDENCY)
+    rests = experiment(lambda _: {"wait_s": 1.0}, metrics=metrics, rest_s=0.01, warmup=0)
+    hangs = Hangs("a", [])
+    guests = {name: cast(Guest, hangs) for name in "abc"}
+    with pytest.raises(GuestFailed) as raised:
+        rounds.run_rounds(rests, metrics, guests, ["abc"] * 2, quiet(), label="boot 2 of 9, ")
+    said = raised.value.format_message()
+    assert said == "a: no answer within 20 s\nthis happened in: boot 2 of 9, after the rest: a"
+    ((argv, timeout_s),) = hangs.asked
+    assert argv == ("sleep", "0.01")  # what only answers does not need a timer
+    assert timeout_s >= 60  # a guest of the idle class may wait for long
+
+
+def test_a_complaint_of_a_kernel_is_told_with_its_turn() -> None:
+    turns = list[str]()
+
+    class Warns(FakeGuest):
+        def check(self) -> None:
+            super().check()
+            if (self.name, self.checked) == ("b", 2):
+                raise GuestFailed("b: its kernel complained")
+
+    def measure(guest: Guest) -> dict[str, float]:
+        turns.append(guest.name)
+        return {"wait_s": 1.0}
+
+    guests = {name: cast(Guest, Warns(name, [])) for name in "abc"}
+    with pytest.raises(GuestFailed) as raised:
+        rounds.run_rounds(
+            experiment(measure), (WAIT,), guests, ["abc"] * 3, quiet(), label="boot 2 of 9, "
+        )
+    said = raised.value.format_message()
+    assert said == (
+        "b: its kernel complained\nthis happened in: boot 2 of 9, round 1 of 2: b"
+    )
+    assert "".join(turns) == "abcab"

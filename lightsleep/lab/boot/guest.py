@@ -46,7 +46,7 @@ REBOOTS = 2
 
 CLOCK_ANSWER_S = 20.0
 ENDING_S = 1.0
-"""How long a QEMU that answers no more may take until its end is seen."""
+"""How long the end of a QEMU may take that answers no more, or whose guest complains."""
 SHELL_S = 7 * 24 * 3600.0
 LOGS = Path("out/logs")
 """Where consoles of failed guests are kept, under the current folder."""
@@ -376,10 +376,14 @@ class Guest:
             self._agent.run(command, SHELL_S, env={"PS1": "guest:\\w# ", "TERM": "linux"})
 
     def check(self) -> None:
-        """Raise GuestFailed where the guest has ended or its console holds a splat."""
-        if self.vm.ended() is not None:
+        """Raise GuestFailed where the guest has ended or its console holds a splat.
+
+        One that is just being printed may be a panic: what ended a guest is told by all of it.
+        """
+        found = splat.find(self.vm.console())
+        if self.vm.ended(ENDING_S if found else 0) is not None:
             raise self.failure("the guest has ended")
-        if found := splat.find(self.vm.console()):
+        if found:
             raise self.failure(f"its kernel complained, first on {found[0]}")
 
     def _watch(self) -> None:

@@ -343,6 +343,7 @@ def run_boot(
                     with own_code():
                         experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
+                    guests[name].check()
             metrics = promised(experiment, guests, rounds)
             ours, neighbour = list(guests.values()), None
             if experiment.neighbour:
@@ -357,7 +358,8 @@ def run_boot(
         )
         other_pct = loads.all.percent()
         for guest in ours:
-            guest.check()
+            with telling(f"{label}the end: {guest.name}"):
+                guest.check()
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
     known = {x.name: {"description": x.description, **facts[x.name]} for x in experiment.arms}

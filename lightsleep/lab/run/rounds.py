@@ -29,6 +29,11 @@ from lightsleep.lab.run.progress import Progress
 SETTLE_S = 1.0
 """After guests resume, their overdue timers run: not part of being at rest."""
 
+ASKS_A_TIMER = ("sleep", "0.01")
+"""The question that wakes a guest is an interrupt: it does not tell whether timers wake it."""
+ALIVE_S = 120.0
+"""How long that may take: a guest that spins gets what busy others leave over."""
+
 Samples = dict[str, dict[str, list[float]]]
 """Metric -> arm -> values."""
 
@@ -79,10 +84,12 @@ def run_rounds(
                                 (experiment.warm or experiment.measure)(guest)
                     if clocks:
                         clocks[name].check(guest)
+                    guest.check()
                 if number > 0:
                     _record(samples, f"{name}, {label}{what}", name, values)
     if experiment.rest_s:
-        for asleep in rest(experiment, guests, len(order) - experiment.warmup, progress):
+        spans = len(order) - experiment.warmup
+        for asleep in rest(experiment, guests, spans, progress, label):
             for name, percent in asleep.items():
                 samples[IDLE_RESIDENCY.name][name].append(percent)
     return samples
@@ -135,16 +142,24 @@ def running(guest: Guest) -> Iterator[None]:
 
 
 def rest(
-    experiment: Experiment, guests: Mapping[str, Guest], spans: int, progress: Progress
+    experiment: Experiment,
+    guests: Mapping[str, Guest],
+    spans: int,
+    progress: Progress,
+    label: str = "",
 ) -> Iterator[dict[str, float]]:
-    """Leave all guests alone side by side; yield by arm how much of each span it slept, in %."""
+    """Leave all guests alone side by side; yield by arm how much of each span it slept, in %.
+
+    A guest that hangs sleeps well: afterwards each has to answer. Raises LightsleepError for one
+    that does not.
+    """
     threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
     spinning = [thread for arm in experiment.arms if arm.spins for thread in threads[arm.name]]
 
     def sample() -> dict[str, hosttime.ThreadTime]:
         return {name: guest.vcpu_time() for name, guest in guests.items()}
 
-    hosttime.be_idle_class(spinning)  # for good: nothing more is run in them
+    hosttime.be_idle_class(spinning)  # for good: nothing more is measured in them
     with contextlib.ExitStack() as stack:
         for guest in guests.values():
             stack.enter_context(running(guest))
@@ -161,8 +176,10 @@ def rest(
                 arm.name: _asleep(arm, before, after, wall_ns * len(threads[arm.name]))
                 for arm in experiment.arms
             }
-    for guest in guests.values():
-        guest.check()
+        for name, guest in guests.items():
+            with telling(f"{label}after the rest: {name}"):
+                guest.run(ASKS_A_TIMER, timeout_s=ALIVE_S)
+                guest.check()
 
 
 def _asleep(
