@@ -242,6 +242,7 @@ def origin(result: CompareResult, file: str) -> str:
         "too few CPUs": _without_title(result.protocol.get("few_cpus", "")),
         "too little memory": _without_title(result.protocol.get("little_memory", "")),
         "measured again, as the first attempt failed": result.protocol.get("started_over"),
+        "guests booted again": "; ".join(result.protocol.get("guests_booted_again", ())),
         "boots and their rounds done again": "; ".join(result.protocol.get("booted_again", ())),
         "other load on the host": _percent(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),

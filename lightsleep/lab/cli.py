@@ -217,6 +217,8 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
         console.print(f"Before the first boot, the host had {short}")
     if crowded := result.protocol.get("few_cpus"):
         console.print(f"The host had {crowded}")
+    for why in result.protocol.get("guests_booted_again", ()):
+        console.print(f"A guest was booted again: {why}")
     for why in result.protocol.get("booted_again", ()):
         console.print(f"A boot of all guests and its rounds were done again: {why}")
     if disturbed := words.disturbed(result):

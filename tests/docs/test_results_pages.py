@@ -265,14 +265,17 @@ def test_a_page_says_what_was_thrown_away_before_it() -> None:
     text = page(result, "x.json")
     assert "measured again" not in text
     assert "done again" not in text
+    assert "booted again" not in text
     assert "too little memory" not in text
     result.protocol |= {
         "started_over": "stock: QEMU ended",
+        "guests_booted_again": ["boot 1 of 3, stock: QEMU ended"],
         "booted_again": ["stock was 1.3 times as fast", "stock was 1.4 times as fast"],
         "little_memory": "little memory: all guests together may need 9 MiB",
     }
     text = page(result, "x.json")
     assert "| measured again, as the first attempt failed | stock: QEMU ended |" in text
+    assert "| guests booted again | boot 1 of 3, stock: QEMU ended |" in text
     both = "stock was 1.3 times as fast; stock was 1.4 times as fast"
     assert f"| boots and their rounds done again | {both} |" in text
     assert "| too little memory | all guests together may need 9 MiB |" in text

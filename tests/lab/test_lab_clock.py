@@ -109,6 +109,7 @@ def test_every_boot_has_its_rounds_and_true_times(
     result = protocol.attempt("t", asked, Machine(), 6, 3, 1, lambda *_: None)
     assert len(booted) == 3
     assert result.protocol["clock_rates"]["b"] == pytest.approx([0.85, 1.15, 1.0], rel=0.01)
+    assert "guests_booted_again" not in result.protocol
     assert len(result.protocol["order"]) == 3 * (2 + asked.warmup)
     for arm in "abc":
         found = {name: metric.samples[arm] for name, metric in result.metrics.items()}
@@ -120,6 +121,19 @@ def test_every_boot_has_its_rounds_and_true_times(
 
 def only_waits(guest: Guest) -> dict[str, float]:
     return {"wait_s": waits(guest)["wait_s"]}
+
+
+def test_a_guest_that_was_booted_again_is_told(
+    booting: Callable[..., list[dict[str, Clocked]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(guest: Clocked) -> None:
+        if guest.name == "b" and len(booted) == 2:
+            guest.spoiled.append("b: the guest went away")
+
+    booted = booting(a=[1.0] * 3, b=[1.0] * 3, c=[1.0] * 3)
+    monkeypatch.setattr(Clocked, "load", load)
+    result = protocol.attempt("t", experiment(only_waits), Machine(), 6, 3, 1, lambda *_: None)
+    assert result.protocol["guests_booted_again"] == ["boot 2 of 3, b: the guest went away"]
 
 
 def test_a_boot_in_which_a_clock_is_far_off_is_done_again(

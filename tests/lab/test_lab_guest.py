@@ -179,9 +179,13 @@ def test_what_the_emulator_spoiled_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     closed = boots(monkeypatch, tmp_path, RACED, "")
-    Guest(Machine(), HARDWARE).wait()
+    started = Guest(Machine(), HARDWARE)
+    started.wait()
     assert closed == [RACED]
     assert [x.read_text() for x in tmp_path.iterdir()] == [RACED]
+    assert started.spoiled == [
+        "guest: the guest went away; that was QEMU's emulation, not the kernel"
+    ]
 
 
 def test_so_is_what_it_ended_with_an_assertion_of_its_own(
@@ -216,15 +220,18 @@ def test_one_that_was_spoiled_as_it_went_on_boots(
 
 def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     boots(monkeypatch, tmp_path, RACED, RACED, RACED)
-    with pytest.raises(EmulatorRaced, match=r"went away; .*QEMU's emulation"):
+    with pytest.raises(EmulatorRaced, match=r"went away; .*QEMU's emulation") as raised:
         Guest(Machine(), HARDWARE).wait()
+    said = raised.value.format_message()
+    assert said.endswith("so it was in each of 3 boots: it may be the kernel after all")
 
 
 def test_nor_where_somebody_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = boots(monkeypatch, tmp_path, RACED, "")
-    with pytest.raises(EmulatorRaced):
+    with pytest.raises(EmulatorRaced) as raised:
         Guest(Machine(), HARDWARE, reboots=0).wait()
     assert closed == []
+    assert "in each of" not in raised.value.format_message()
 
 
 def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,6 +239,32 @@ def test_what_the_kernel_spoiled_fails(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(GuestFailed, match=r"went away\n") as raised:
         Guest(Machine(), HARDWARE).wait()
     assert not isinstance(raised.value, EmulatorRaced)
+
+
+@pytest.mark.parametrize("name", ["kvm", "tcg-single", "tcg-icount"])
+def test_where_no_emulator_races_a_kernel_that_dies_alike_is_not_tried_again(
+    name: Literal["kvm", "tcg-single", "tcg-icount"],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    boots(monkeypatch, tmp_path, RACED, "")
+    hardware = replace(HARDWARE, accelerator=Accelerator(name, "a test"))
+    with pytest.raises(GuestFailed, match=r"went away\n") as raised:
+        Guest(Machine(), hardware).wait()
+    assert not isinstance(raised.value, EmulatorRaced)
+
+
+def test_a_host_that_was_late_is_not_called_an_emulator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    late = "[    0.02] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
+    boots(monkeypatch, tmp_path, late, "")
+    started = Guest(Machine(), replace(HARDWARE, accelerator=Accelerator("kvm", "a test")))
+    started.wait()
+    assert started.spoiled == [
+        "guest: the guest went away; that was its host, which did not run it in time, not the "
+        "kernel"
+    ]
 
 
 def test_what_qemu_says_is_shown_and_no_complaint_of_the_kernel(

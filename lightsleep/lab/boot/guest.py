@@ -203,6 +203,8 @@ class Guest:
         self.machine = machine
         self.name = name
         self._reboots = reboots
+        self.spoiled: list[str] = []
+        """What ended it before, each time that it was booted anew."""
         self._boot_s = machine.boot_timeout
         self._hardware = replace(hardware, machine=machine)
         self._snapshot = snapshot.of(self._hardware, snapshots) if snapshots else None
@@ -234,9 +236,15 @@ class Guest:
             try:
                 step()
                 return
-            except EmulatorRaced:
+            except EmulatorRaced as error:
                 if not left:
+                    if self._reboots:
+                        error.add_note(
+                            f"so it was in each of {self._reboots + 1} boots: it may be the kernel "
+                            "after all"
+                        )
                     raise
+                self.spoiled.append(error.message.splitlines()[0])
             self.vm.close()
             self._snapshot = None
             self._start()
@@ -408,22 +416,29 @@ class Guest:
         said = "".join(f"  QEMU said: {line}\n" for line in self.vm.said().splitlines()[-SAID:])
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
-        raced = (
-            splat.emulator_raced(log)
-            or splat.emulator_was_late(log)
-            or splat.emulator_gave_up(self.vm.said(), log)
-        )
-        kind = EmulatorRaced if raced else GuestFailed
+        blamed = self._blamed(log)
+        kind = EmulatorRaced if blamed else GuestFailed
         try:
             kept = str(keep(log, self.name))
         except OSError as error:
             kept = f"not kept: {error}"
-        why += "; that was QEMU's emulation, not the kernel" if raced else ""
+        why += f"; that was {blamed}, not the kernel" if blamed else ""
         return kind(
             f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n{said}"
             f"console: {kept}\n"
             f"see it happen: {self.machine.command()}"
         )
+
+    def _blamed(self, log: str) -> str:
+        """Return what else than its kernel ended the guest; empty where it may be the kernel.
+
+        Only an emulator with a thread for each CPU races with code that is patched. Under any other
+        accelerator, a kernel that dies alike patches its code wrongly.
+        """
+        races = self._hardware.accelerator.name == "tcg"
+        if (races and splat.emulator_raced(log)) or splat.emulator_gave_up(self.vm.said(), log):
+            return "QEMU's emulation"
+        return "its host, which did not run it in time" if splat.emulator_was_late(log) else ""
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

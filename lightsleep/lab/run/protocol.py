@@ -162,6 +162,7 @@ def attempt(
             raise
         one_kernel_each(machines, [x.facts for x in done])
         _same_metrics(label, done[0].metrics, done[-1].metrics)
+    again = [line for boot in done for line in boot.booted_again]
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -187,6 +188,7 @@ def attempt(
             "pinned": machine.pin or experiment.pin,
             **_by_boot(list(machines), done, accelerator),
             **({"booted_again": thrown_away} if thrown_away else {}),
+            **({"guests_booted_again": again} if again else {}),
             **({"few_cpus": crowded} if crowded else {}),
             **({"little_memory": short} if short else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
@@ -310,6 +312,8 @@ class Booted:
     """The share of the host's CPU time that other work used, from the first round to the last."""
     other_pct_of_turns: dict[str, list[float]]
     """The same of each turn, by arm."""
+    booted_again: tuple[str, ...] = ()
+    """What ended guests that were booted anew before their first turn."""
 
 
 def run_boot(
@@ -363,7 +367,8 @@ def run_boot(
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
     known = {x.name: {"description": x.description, **facts[x.name]} for x in experiment.arms}
-    return Booted(metrics, true, rates, known, other_pct, loads.of_turns)
+    again = tuple(label + line for guest in ours for line in guest.spoiled)
+    return Booted(metrics, true, rates, known, other_pct, loads.of_turns, again)
 
 
 def judges_the_control(experiment: Experiment, metrics: Sequence[Metric], rounds: int) -> None:
