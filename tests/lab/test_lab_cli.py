@@ -83,7 +83,10 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--patched-tree and --kernel-tree have one source, .: our modules would",
         ),
         (
-            ["compare", "smp-mask", "--kernel", "6.12", "--patched-tree", "."],
+            [
+                *("compare", "smp-mask", "--arms", "stock,series"),
+                *("--kernel", "6.12", "--patched-tree", "."),
+            ],
             2,
             "the kernel is what differs: leave out --kernel",
         ),
@@ -92,6 +95,13 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             1,
             "is no tree of a kernel",
         ),
+        (
+            ["compare", "smp-mask", "--kernel", "6.12", "--patched-tree", "."],
+            1,
+            "is no tree of a kernel",
+        ),
+        (["compare", "idle-poll", "--kernel-tree", "."], 1, "is no tree of a kernel"),
+        (["compare", "idle-poll", "--kernel", "7.3-series"], 1, "LIGHTSLEEP_CACHE"),
         (["compare", "./gone.py"], 2, "cannot read gone.py: No such file"),
         (["compare", "./gone"], 2, "an experiment's file ends in .py"),
         (["shell", "--kernel", "5.4"], 2, "6.12"),

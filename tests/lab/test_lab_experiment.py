@@ -100,3 +100,29 @@ def test_an_arm_with_a_kernel_of_the_lab_does_not_boot_that_of_the_command_line(
     machines = machines_of(experiment(lambda _: {}, arms=arms), Machine(foreign=PLAIN))
     assert (machines["a"].kernel, machines["a"].foreign) == ("6.1", None)
     assert machines["b"].foreign == PATCHED
+
+
+SERIES = tuple(dataclasses.replace(arm, kernel="6.12-series") for arm in ARMS)
+
+
+@pytest.mark.parametrize("patched", [None, PATCHED.tree])
+def test_a_kernel_that_is_named_replaces_the_one_that_all_arms_have(patched: Path | None) -> None:
+    given = experiment(lambda _: {}, arms=SERIES)
+    chosen = adapted(given, kernel_named=True, patched=patched)
+    named = machines_of(chosen, Machine(kernel="7.3-series"))
+    assert {x.kernel for name, x in named.items() if name != "patched"} == {"7.3-series"}
+    own = machines_of(chosen, Machine(foreign=PLAIN))
+    assert {x.foreign for name, x in own.items() if name != "patched"} == {PLAIN}
+    assert ("patched" in own) is (patched is not None)
+    unnamed = machines_of(adapted(given), Machine())
+    assert {x.kernel for x in unnamed.values()} == {"6.12-series"}
+
+
+@pytest.mark.parametrize("kernel", ["", "6.12-plain"])
+def test_a_kernel_that_is_named_does_not_replace_what_is_compared(kernel: str) -> None:
+    base, treated, control = SERIES
+    differs = dataclasses.replace(treated, kernel=kernel)
+    given = experiment(lambda _: {}, arms=(base, differs, control))
+    with pytest.raises(WrongUsage, match="arm a .* boots kernel 6.12-series, because the kernel"):
+        adapted(given, kernel_named=True)
+    assert adapted(given, kernel_named=True, arms=("a", "c")).baseline.kernel == ""

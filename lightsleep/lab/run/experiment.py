@@ -80,7 +80,8 @@ class Arm:
     append: str = ""
     modules: tuple[str, ...] = ()
     kernel: str = ""
-    """Its kernel, where that is what differs; otherwise the one that was chosen for all arms."""
+    """Its kernel, where that is what differs, or what all arms need: where they have the same, one
+    that is named on the command line takes its place."""
     foreign: ForeignKernel | None = None
     """So, where the kernel is none of the lab's."""
     spins: bool = False
@@ -288,7 +289,9 @@ def adapted(
 
     Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
-    Raises WrongUsage where it cannot be so, or where its arms would ignore the kernel that was
+    A kernel that was named takes the place of the one that all arms have.
+
+    Raises WrongUsage where it cannot be so, or where its arms differ in the kernel although one was
     named, and LightsleepError where the host has too many CPUs for it.
     """
     if patched:
@@ -304,12 +307,16 @@ def adapted(
         raise WrongUsage(f"--arms: {baseline}, with which the others are compared, is missing")
     if len(kept) < 2:
         raise WrongUsage(f"--arms: {kept[0].name} alone cannot be compared: name another arm")
-    own = next((arm for arm in kept if arm.kernel), None)
-    if kernel_named and own:
+    # An arm with a tree of its own boots that, whatever kernel is named.
+    kernels = {arm.kernel for arm in kept if not arm.foreign}
+    if kernel_named and len(kernels) > 1:
+        own = next(arm for arm in kept if arm.kernel)
         raise WrongUsage(
             f"arm {own.name} of this experiment boots kernel {own.kernel}, because the kernel is "
             "what differs: leave out --kernel, --image, --kernel-tree, and --patched-tree"
         )
+    if kernel_named:
+        kept = tuple(replace(arm, kernel="") for arm in kept)
     if vcpus and vcpus % experiment.threads:
         raise WrongUsage(f"--vcpus: {vcpus} CPUs cannot form cores of {experiment.threads} threads")
     number = vcpus or experiment.vcpus
