@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -17,11 +19,13 @@ from paths import ROOT
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import experiments, host
 from lightsleep.lab.boot import accel, guest, initramfs
+from lightsleep.lab.boot.foreign import ForeignTree
 from lightsleep.lab.boot.guest import prepare
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.kernels import config, modules, roots, source
 from lightsleep.lab.kernels.build import FRAGMENTS
 from lightsleep.lab.kernels.config import ARCHES, KERNELS
+from lightsleep.lab.kernels.roots import BootFiles
 
 X86 = ARCHES["x86_64"]
 
@@ -516,15 +520,15 @@ def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("prints", "name", "reason"),
     [
-        ("echo VFS: Unable to mount root fs", "kvm", "a stock kernel boots under it"),
-        ("echo Booting from ROM; sleep 99", "tcg", "hung for 1 s (last line: 'Booting from ROM')"),
+        ("echo VFS: Unable to mount root fs", "kvm", "kernel 6.12.9 boots under it"),
+        ("echo Booting from ROM; sleep 99", "tcg", "kernel 6.12.9 hung for 1 s (last line: 'Booting from ROM')"),
         ("sleep 99", "tcg", "hung for 1 s (before its first line of output)"),
         (
             "echo KVM internal error. Suberror: 1; echo EAX=0; sleep 99",
             "tcg",
-            "it stopped a stock kernel (last line: 'KVM internal error. Suberror: 1')",
+            "it stopped kernel 6.12.9 (last line: 'KVM internal error. Suberror: 1')",
         ),
-        ("echo assertion failed; exit 6", "tcg", "ended with status 6"),
+        ("echo assertion failed; exit 6", "tcg", "with kernel 6.12.9, ended with status 6"),
     ],
 )
 def test_kvm_is_judged_by_a_boot(
@@ -535,9 +539,75 @@ def test_kvm_is_judged_by_a_boot(
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(accel, "PROBE_S", 1.0)
-    verdict = accel.probe(X86, roots.KernelTree(KERNELS["6.12"], tmp_path, "6.12"))
+    verdict = accel.probe(X86, roots.KernelTree(KERNELS["6.12"], tmp_path, "6.12.9"))
     assert verdict.name == name
     assert reason in verdict.reason
+
+
+BOOTS, HANGS = "echo VFS: Unable to mount root fs", "echo Booting; sleep 99"
+
+
+@pytest.mark.parametrize(
+    ("own", "debian", "name", "reason"),
+    [
+        (BOOTS, HANGS, "kvm", "kernel 7.4.0-mine boots under it"),
+        (
+            HANGS,
+            BOOTS,
+            "kvm",
+            "kernel 6.12.9 boots under it, although kernel 7.4.0-mine hung for 1 s (last line: "
+            "'Booting')",
+        ),
+        (
+            HANGS,
+            HANGS,
+            "tcg",
+            "/dev/kvm is there, but kernel 6.12.9 hung for 1 s (last line: 'Booting')",
+        ),
+    ],
+)
+def test_a_kernel_of_ones_own_that_fails_under_kvm_is_not_emulated_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    own: str,
+    debian: str,
+    name: str,
+    reason: str,
+) -> None:
+    qemu = tmp_path / X86.qemu
+    qemu.write_text(f'#!/bin/sh\ncase "$*" in */mine*) {own};; *) {debian};; esac\n')
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(accel, "KVM", tmp_path)
+    monkeypatch.setattr(accel, "PROBE_S", 1.0)
+    monkeypatch.setattr("lightsleep.lab.boot.accel.emulator.version", lambda _: "QEMU")
+    mine = ForeignTree("7.4.0-mine", tmp_path / "mine", tmp_path, "mine", None)
+    stock = SimpleNamespace(release="6.12.9", image=tmp_path / "stock", key="stock")
+    chosen = accel.choose("auto", X86, mine, lambda: cast(BootFiles, stock))
+    assert (chosen.name, chosen.reason) == (name, reason)
+
+
+@pytest.mark.parametrize(
+    ("machine", "asks"),
+    [
+        (Machine(), False),
+        (Machine(kernel="rc"), False),
+        (Machine(kernel="6.12-series"), True),
+        (Machine(foreign=ForeignKernel(tree=Path("linux"))), True),
+    ],
+)
+def test_a_kernel_that_is_not_debians_does_not_judge_kvm_alone(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, asks: bool
+) -> None:
+    def choose(*given: object) -> accel.Accelerator:
+        assert (given[-1] is not None) is asks
+        return accel.Accelerator("kvm", "a test")
+
+    monkeypatch.setattr(accel, "choose", choose)
+    tree = ForeignTree("7.4.0-mine", Path("image"), Path("modules"), "mine", None)
+    assert guest._emulation(machine, X86, tree, None)[0].name == "kvm"
 
 
 @pytest.mark.parametrize("name", experiments.names())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which accelerator runs the guests: KVM where it really runs a stock kernel, else TCG.
+"""Which accelerator runs the guests: KVM where it really runs a kernel, else TCG.
 
 That /dev/kvm exists says little: under some nested hypervisors a distribution kernel hangs
 right after the boot loader. So one short boot decides, once per boot of the host. It has no
-root file system and must panic for want of one, which takes a working KVM about a second.
+root file system and must panic for want of one, which takes a working KVM about a second. Where a
+kernel of one's own fails, one of Debian's tells whether that is KVM's fault.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +34,8 @@ PROBE_S = 20.0
 PROOF = "Unable to mount root fs"
 STOPPED = b"KVM internal error"
 """Then QEMU stops the guest, prints its registers, and waits for ever."""
+BUT = "/dev/kvm is there, but "
+"""How the reason begins for which a kernel is not run by KVM."""
 
 Wanted = Literal["auto", "kvm", "tcg", "tcg-single", "tcg-icount"]
 
@@ -89,14 +93,18 @@ def emulates(wanted: Wanted, arch: Arch) -> bool:
     return wanted.startswith("tcg") or (wanted == "auto" and no_kvm)
 
 
-def choose(wanted: Wanted, arch: Arch, tree: BootFiles) -> Accelerator:
-    """Return the accelerator for guests of ``arch``.
+def choose(
+    wanted: Wanted, arch: Arch, tree: BootFiles, stock: Callable[[], BootFiles] | None = None
+) -> Accelerator:
+    """Return the accelerator for guests of ``arch`` that boot ``tree``.
+
+    Where that is somebody's own kernel, ``stock`` returns one of Debian's.
 
     Raises LightsleepError where KVM was asked for and does not work.
     """
     if wanted in ("tcg", "tcg-single", "tcg-icount"):
         return Accelerator(wanted, "asked for")
-    found = _usable(arch, tree)
+    found = _usable(arch, tree, stock)
     if wanted == "kvm" and found.name != "kvm":
         raise LightsleepError(
             f"KVM cannot be used: {found.reason}; use --accel tcg, or remove the folders kvm-* in "
@@ -105,13 +113,25 @@ def choose(wanted: Wanted, arch: Arch, tree: BootFiles) -> Accelerator:
     return found
 
 
-def _usable(arch: Arch, tree: BootFiles) -> Accelerator:
+def _usable(arch: Arch, tree: BootFiles, stock: Callable[[], BootFiles] | None) -> Accelerator:
     if arch.name != platform.machine():
         return Accelerator("tcg", f"a {arch.name} guest on a {platform.machine()} host")
     if not KVM.exists():
         return Accelerator("tcg", "no /dev/kvm")
     if not os.access(KVM, os.R_OK | os.W_OK):
         return Accelerator("tcg", "no permission for /dev/kvm: add the user to the group kvm")
+    found = _judged(arch, tree)
+    if found.name == "kvm" or stock is None:
+        return found
+    of_stock = _judged(arch, stock())
+    if of_stock.name != "kvm":
+        return of_stock
+    why = found.reason.removeprefix(BUT)
+    return Accelerator("kvm", f"{of_stock.reason}, although {why}")
+
+
+def _judged(arch: Arch, tree: BootFiles) -> Accelerator:
+    """Return what probe() says, or has said since the host's boot."""
 
     def build(scratch: Path) -> None:
         verdict = probe(arch, tree)
@@ -145,28 +165,28 @@ def probe(arch: Arch, tree: BootFiles) -> Accelerator:
         ) as process,
     ):
         try:
-            outcome = _outcome(process, console.fileno())
+            outcome = _outcome(process, console.fileno(), f"kernel {tree.release}")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         text = _said(console.fileno()).decode(errors="replace")
     if PROOF in text:
-        return Accelerator("kvm", "a stock kernel boots under it")
+        return Accelerator("kvm", f"kernel {tree.release} boots under it")
     lines = [line for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if STOPPED.decode() in line] or lines
     last = f"last line: {lines[-1].strip()!r}" if lines else "before its first line of output"
-    return Accelerator("tcg", f"/dev/kvm is there, but {outcome} ({last})")
+    return Accelerator("tcg", f"{BUT}{outcome} ({last})")
 
 
-def _outcome(process: subprocess.Popen[bytes], console: int) -> str:
+def _outcome(process: subprocess.Popen[bytes], console: int, kernel: str) -> str:
     end = time.monotonic() + PROBE_S
     while time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"QEMU ended with status {process.wait(timeout=0.1)}"
+            return f"QEMU, with {kernel}, ended with status {process.wait(timeout=0.1)}"
         if STOPPED in _said(console):
-            return "it stopped a stock kernel"
-    return f"a stock kernel hung for {PROBE_S:.0f} s"
+            return f"it stopped {kernel}"
+    return f"{kernel} hung for {PROBE_S:.0f} s"
 
 
 def _said(console: int) -> bytes:

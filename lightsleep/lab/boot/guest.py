@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -43,6 +44,9 @@ from lightsleep.sources import kernel_sources
 
 REBOOTS = 2
 """How often a guest is booted anew that QEMU's emulation ended before it did anything."""
+
+STOCK = "6.12"
+"""The kernel of Debian that tells whether KVM works, where one that is not Debian's fails."""
 
 CLOCK_ANSWER_S = 20.0
 ENDING_S = 1.0
@@ -155,7 +159,10 @@ def _emulation(
     machine: Machine, arch: Arch, tree: BootFiles, newer: Future[Arch] | None
 ) -> tuple[Accelerator, Arch]:
     """Return what runs guests, and the architecture with the QEMU for that."""
-    found = accel.choose(machine.accel, arch, tree)
+    stock = None
+    if machine.foreign or machine.kernel not in arch.kernels:
+        stock = partial(any_tree, arch, arch.kernels[STOCK])
+    found = accel.choose(machine.accel, arch, tree, stock)
     if found.name == "kvm":
         return found, arch
     return found, newer.result() if newer else emulator.recent(arch)
