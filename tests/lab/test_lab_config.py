@@ -521,7 +521,11 @@ def test_no_permission_for_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     ("prints", "name", "reason"),
     [
         ("echo VFS: Unable to mount root fs", "kvm", "kernel 6.12.9 boots under it"),
-        ("echo Booting from ROM; sleep 99", "tcg", "kernel 6.12.9 hung for 1 s (last line: 'Booting from ROM')"),
+        (
+            "echo Booting from ROM; sleep 99",
+            "tcg",
+            "kernel 6.12.9 hung for 1 s (last line: 'Booting from ROM')",
+        ),
         ("sleep 99", "tcg", "hung for 1 s (before its first line of output)"),
         (
             "echo KVM internal error. Suberror: 1; echo EAX=0; sleep 99",
