@@ -152,9 +152,9 @@ def clocks(result: CompareResult) -> str:
 def disturbed(result: CompareResult) -> str:
     """Say which turns the host disturbed by other work; empty where none, or nothing was recorded.
 
-    It is a share of the CPUs that the lab was allowed to use; in an older result, of all CPUs, or
-    only the mean of all turns. A clock that counts instructions stands still
-    while the host does something else.
+    It is a share of the CPUs that the lab was allowed to use, or of as many as the guests could; in
+    an older result, of all CPUs, or only the mean of all turns. A clock that counts instructions
+    stands still while the host does something else.
     """
     if result.environment.get("accelerator", {}).get("name") == COUNTS:
         return ""

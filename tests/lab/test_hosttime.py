@@ -48,11 +48,13 @@ def five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         whole = f"cpu  {sum(ticks.values())} 0 0 9 9 0 0 0 0 0"
         stat.write_text("\n".join([whole, *rows, "ctxt 12", "btime 1"]) + "\n")
 
-    def load_pct(shown: range, busy: int, ours: set[int], ours_later: set[int]) -> float:
+    def load_pct(
+        shown: range, busy: int, ours: set[int], ours_later: set[int], cpus: int | None = None
+    ) -> float:
         nonlocal now_s
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: ours)
         write(shown, {})
-        load = hosttime.Load([])
+        load = hosttime.Load([], cpus)
         now_s += 5
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: ours_later)
         write(shown, {busy: 5})
@@ -68,6 +70,23 @@ def test_other_work_counts_where_the_lab_may_run(five_seconds: Callable[..., flo
     """Of 64 CPUs, other work has half of the two that are left to the lab."""
     assert five_seconds(range(64), 6, {4, 6}, {4, 6}) == 50
     assert five_seconds(range(64), 7, {4, 6}, {4, 6}) == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "cpus", "percent"),
+    [
+        (64, 3, 100 / 3),  # one of the three that a guest of two CPUs can use
+        (64, 1, 100),
+        (4, 3, 100 / 3),
+        (2, 3, 50),
+        (2, None, 50),
+    ],
+)
+def test_a_large_host_does_not_hide_other_work(
+    ours: int, cpus: int | None, percent: float, five_seconds: Callable[..., float]
+) -> None:
+    allowed = set(range(ours))
+    assert five_seconds(range(64), 1, allowed, allowed, cpus) == pytest.approx(percent)
 
 
 def test_in_a_container_its_cpus_have_other_numbers(five_seconds: Callable[..., float]) -> None:

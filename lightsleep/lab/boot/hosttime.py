@@ -97,6 +97,9 @@ class Load:
     """How busy the host is with other work than the guests: it costs samples their meaning."""
 
     pids: Sequence[int]
+    cpus: int | None = None
+    """Of at most so many CPUs: as many as the guests can use. A share of all CPUs of a large host
+    would hide what disturbs them."""
     rows: frozenset[str] = field(init=False)
     """Of the CPUs we may use: those of the start, also where they become others meanwhile."""
     start_s: float = field(init=False)
@@ -113,23 +116,24 @@ class Load:
         return busy_s(self.rows) - process_s(self.pids) - ours_s
 
     def percent(self) -> float:
-        """Return the share of the time of all CPUs we may use since the start, in %."""
-        wall_s = (time.monotonic() - self.start_s) * len(self.rows)
-        return max(0.0, 100 * (self._other_s() - self.other_s) / wall_s)
+        """Return the share of the time of the CPUs we may use since the start, in %; see cpus."""
+        cpus = min(len(self.rows), self.cpus or len(self.rows))
+        wall_s = (time.monotonic() - self.start_s) * cpus
+        return min(100.0, max(0.0, 100 * (self._other_s() - self.other_s) / wall_s))
 
 
 class Loads:
     """The load of a boot, all of it and turn by turn."""
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        """Start counting; ``pids`` are the guests."""
-        self._pids = pids
-        self.all = Load(pids)
+    def __init__(self, pids: Sequence[int], cpus: int | None = None) -> None:
+        """Start counting; ``pids`` are the guests, and ``cpus`` are as in Load."""
+        self._pids, self._cpus = pids, cpus
+        self.all = Load(pids, cpus)
         self.of_turns: dict[str, list[float]] = defaultdict(list)
 
     @contextlib.contextmanager
     def turn(self, arm: str) -> Iterator[None]:
         """Note what the load is meanwhile, in %, as one more of ``arm``."""
-        load = Load(self._pids)
+        load = Load(self._pids, self._cpus)
         yield
         self.of_turns[arm].append(load.percent())

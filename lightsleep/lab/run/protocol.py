@@ -355,7 +355,9 @@ def run_boot(
                 baseline = machines[experiment.baseline.name]
                 neighbour = busy_neighbour(experiment, baseline, stack)
                 ours.append(neighbour)
-        loads = hosttime.Loads([guest.vm.process.pid for guest in ours])
+        # One CPU more than vCPUs run at once: QEMU has threads for devices, too.
+        pids = [guest.vm.process.pid for guest in ours]
+        loads = hosttime.Loads(pids, experiment.running_vcpus + 1)
         clocks = {name: Clock() for name in machines} if real_time else None
         samples = run_rounds(
             experiment, metrics, guests, order, progress, clocks, label, loads, neighbour
