@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import foreign
 from lightsleep.lab.boot.initramfs import with_dependencies
 from lightsleep.lab.boot.machine import ForeignKernel
-from lightsleep.lab.kernels.config import ARCHES, DRIVERS, NEEDED_OPTIONS
+from lightsleep.lab.kernels.config import ARCHES, DRIVERS, NEEDED_OPTIONS, Arch
 
 X86 = ARCHES["x86_64"]
 RELEASE = "7.4.0-mine"
@@ -255,3 +256,85 @@ def test_a_tree_that_lacks_what_guests_need_names_it(built: Path) -> None:
         LightsleepError, match=r"lacks CONFIG_VIRTIO_BLK, CONFIG_SQUASHFS, .*guest\.config"
     ):
         foreign.tree(X86, ForeignKernel(tree=built))
+
+
+ARM64_ARCH = ARCHES["aarch64"]
+CLANG, LLD = "CONFIG_CC_IS_CLANG=y\nCONFIG_CLANG_VERSION=190107\n", "CONFIG_LD_IS_LLD=y\n"
+
+
+def gcc(name: str) -> str:
+    """Return what the configuration says of a compiler."""
+    return f'CONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT="{name} (Debian 14.2.0-19) 14.2.0"\n'
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The words that build modules on an x86_64 machine that has these programs, and make.
+
+    The folder ``bin`` is on the user's PATH alone.
+    """
+
+    def words(config: str, programs: str, arch: Arch = X86) -> list[str]:
+        (tmp_path / ".config").write_text(config)
+        for program in ("system/make", *(f"bin/{name}" for name in programs.split())):
+            file = tmp_path / program
+            file.parent.mkdir(exist_ok=True)
+            file.touch(0o755)
+        tree = foreign.ForeignTree(RELEASE, Path("image"), Path("modules"), "key", tmp_path)
+        return tree.make(arch, Path("work"), ["W=1"])
+
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{tmp_path}/system")
+    monkeypatch.setattr(foreign, "SYSTEM_PATH", str(tmp_path / "system"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("lightsleep.lab.host.contained", lambda words, *_, **__: words)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("arch", "config", "programs", "asked"),
+    [
+        (X86, "", "gcc", []),
+        (X86, gcc("gcc"), "gcc gcc-14", []),
+        (X86, gcc("gcc-14"), "gcc gcc-14", ["CC=gcc-14"]),
+        (X86, gcc("gcc-14"), "gcc", []),
+        (X86, gcc("x86_64-linux-gnu-gcc-14"), "x86_64-linux-gnu-gcc-14", [
+            "CC=x86_64-linux-gnu-gcc-14"
+        ]),
+        (X86, CLANG, "clang", ["CC=clang"]),
+        (X86, CLANG, "clang clang-19", ["CC=clang-19"]),
+        (X86, CLANG + LLD, "clang ld.lld llvm-ar", ["LLVM=1"]),
+        (X86, CLANG + LLD, "clang clang-19 ld.lld llvm-ar", ["LLVM=1"]),
+        (X86, CLANG + LLD, "clang-19 ld.lld-19 llvm-ar-19", ["LLVM=-19"]),
+        # gcc-14 of the machine on which this was built.
+        (ARM64_ARCH, gcc("gcc-14"), "gcc-14 aarch64-linux-gnu-gcc", [
+            "CROSS_COMPILE=aarch64-linux-gnu-"
+        ]),
+        (ARM64_ARCH, gcc("aarch64-linux-gnu-gcc-14"), "aarch64-linux-gnu-gcc-14", [
+            "CC=aarch64-linux-gnu-gcc-14", "CROSS_COMPILE=aarch64-linux-gnu-"
+        ]),
+        (ARM64_ARCH, CLANG + LLD, "clang ld.lld llvm-ar", ["LLVM=1"]),
+        (ARM64_ARCH, CLANG, "clang", ["CC=clang", "CROSS_COMPILE=aarch64-linux-gnu-"]),
+    ],
+)
+def test_modules_are_built_by_the_compiler_of_the_kernel(
+    arch: Arch, config: str, programs: str, asked: list[str], told: Callable[..., list[str]]
+) -> None:
+    words = told(config, programs, arch)
+    given = ("LLVM=", "CC=", "CROSS_COMPILE=")
+    assert sorted(x for x in words if x.startswith(given)) == sorted(asked)
+
+
+def test_a_compiler_of_the_users_path_is_found_by_the_build(
+    tmp_path: Path, told: Callable[..., list[str]]
+) -> None:
+    assert f"PATH={tmp_path}/system:{tmp_path}/bin" in told(CLANG, "clang")
+    (tmp_path / "system/clang").touch(0o755)
+    assert f"PATH={tmp_path}/system" in told(CLANG, "clang")
+
+
+def test_what_a_kernel_of_clang_needs_is_named(told: Callable[..., list[str]]) -> None:
+    with pytest.raises(
+        LightsleepError, match=r"needs ld\.lld, llvm-ar, not found .*: apt-get install lld llvm$"
+    ):
+        told(CLANG + LLD, "clang")

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,12 @@ from lightsleep.sources import kernel_sources
 
 RELEASE = re.compile(r"\d+\.\d")
 """How the name of a kernel's release begins."""
+
+SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+"""Where programs are that a build takes first."""
+
+LLVM = {"clang": "clang", "ld.lld": "lld", "llvm-ar": "llvm"}
+"""What a build with LLVM=1 needs, program by package."""
 
 HEAD = 1 << 16
 """Bytes of an image that say what it is."""
@@ -59,24 +66,52 @@ class ForeignTree:
                 f"our modules cannot be built for kernel {self.release}: {self.modules}/build does "
                 "not lead to its headers; install them, or give a built tree with --kernel-tree"
             )
-        own = arch.name == platform.machine()
-        clang = _has(self.headers / ".config", "CC_IS_CLANG")
-        compiler = "clang" if clang else "gcc" if own else f"{arch.triplet}-gcc"
-        packages = {"make": "make", "clang": "clang", "gcc": "gcc"}
-        host.need(
-            "make", compiler, packages=packages | {f"{arch.triplet}-gcc": arch.compiler_package}
-        )
+        config = self.headers / ".config"
+        programs, told = _compiler(arch, settings(config.read_text()) if config.exists() else {})
+        programs = {"make": "make", **programs}
+        host.need(*programs, packages=programs)
         return host.contained(
             [
-                *("env", "-i", "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C", "make", "-j2"),
-                *(*given, f"ARCH={arch.kbuild}"),
-                *(["LLVM=1"] if clang else [] if own else [f"CROSS_COMPILE={arch.triplet}-"]),
+                *("env", "-i", f"PATH={_path_of(*programs)}", "LC_ALL=C", "make", "-j2"),
+                *(*given, f"ARCH={arch.kbuild}", *told),
                 *("-C", str(self.headers), f"M={work}", "modules"),
             ],
             *("--bind", "/", "/"),
             folder=work,
             shown=self.headers,
         )
+
+
+def _compiler(arch: Arch, config: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return what builds modules for a kernel of this configuration, and how make is told.
+
+    These are programs with their packages. It is the compiler that built the kernel, where this
+    machine has that; its options may be none of another version's.
+    """
+    own = arch.name == platform.machine()
+    cross = [] if own else [f"CROSS_COMPILE={arch.triplet}-"]
+    if _is_on(config, "CC_IS_CLANG"):
+        # With clang alone, the rest are GNU's tools.
+        whole = _is_on(config, "LD_IS_LLD")
+        names = LLVM if whole else {"clang": LLVM["clang"]}
+        # 190107 is 19.1.7. Where it was LLVM=-19, there may be no other.
+        version = int(_value(config, "CLANG_VERSION") or 0) // 10000
+        suffix = f"-{version}" if all(shutil.which(f"{x}-{version}") for x in names) else ""
+        told = [f"LLVM={suffix or 1}"] if whole else [f"CC=clang{suffix}", *cross]
+        return {f"{name}{suffix}": package for name, package in names.items()}, told
+    gcc = "gcc" if own else f"{arch.triplet}-gcc"
+    named = _value(config, "CC_VERSION_TEXT").strip('"').partition(" ")[0]
+    prefix = rf"(?:{arch.triplet}-)" + ("?" if own else "")
+    if named != gcc and re.fullmatch(rf"{prefix}gcc(?:-\d+)?", named) and shutil.which(named):
+        return {named: named}, [f"CC={named}", *cross]
+    return {gcc: "gcc" if own else arch.compiler_package}, cross
+
+
+def _path_of(*programs: str) -> str:
+    """Return the PATH of a build: the system's, then where else the user has what that lacks."""
+    lacks = [x for x in programs if not shutil.which(x, path=SYSTEM_PATH)]
+    found = [Path(x).absolute().parent for x in map(shutil.which, lacks) if x]
+    return ":".join([SYSTEM_PATH, *dict.fromkeys(map(str, found))])
 
 
 def release_of(tree: ForeignTree) -> str | None:
@@ -262,8 +297,13 @@ def _identify(head: bytes) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _has(config: Path, option: str) -> bool:
-    return config.exists() and f"CONFIG_{option}=y\n" in config.read_text()
+def _value(config: Mapping[str, str], option: str) -> str:
+    """Return what a configuration says behind the = of an option; empty where it has none."""
+    return config.get(f"CONFIG_{option}", "").partition("=")[2]
+
+
+def _is_on(config: Mapping[str, str], option: str) -> bool:
+    return _value(config, option) == "y"
 
 
 def _key(*files: Path) -> str:
