@@ -12,6 +12,7 @@ from pathlib import Path
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.record import keeper, tracefs
+from lightsleep.scan.tree import status_of
 
 CLOCK = keeper.CLOCK
 """One clock for all CPUs, on every architecture."""
@@ -93,7 +94,7 @@ def tracing_folder(root: Path) -> Path:
     for name in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         folder = root / name
         try:
-            if (folder / "instances").is_dir():
+            if status_of(folder / "instances"):
                 (folder / "events").stat()
                 return folder
         except PermissionError as error:

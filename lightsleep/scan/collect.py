@@ -3,6 +3,7 @@
 
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from itertools import takewhile
@@ -27,7 +28,13 @@ from lightsleep.scan.model import (
     Scan,
     State,
 )
-from lightsleep.scan.tree import LATENCY_LIMIT, MAX_INTERRUPTS_BYTES, Tree, printable
+from lightsleep.scan.tree import (
+    LATENCY_LIMIT,
+    MAX_INTERRUPTS_BYTES,
+    Tree,
+    printable,
+    status_of,
+)
 
 CPU_DIR = "sys/devices/system/cpu"
 OS_RELEASE = "proc/sys/kernel/osrelease"
@@ -93,10 +100,10 @@ def collect(root: Path = Path("/"), cpus: list[int] | None = None) -> tuple[Scan
     online.
     """
     try:
-        found = root.is_dir()
+        found = status_of(root)
     except OSError as error:
         raise LightsleepError(f"cannot scan {root}: {error.strerror}") from error
-    if not found:
+    if found is None or not stat.S_ISDIR(found.st_mode):
         raise LightsleepError(f"{root} is not a folder; --root takes one that holds sys and proc")
     running = root.resolve() == Path("/")
     uname = os.uname()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.scan.model import Loading
-from lightsleep.scan.tree import MAX_BYTES, Tree, read_bounded
+from lightsleep.scan.tree import MAX_BYTES, Tree, read_bounded, status_of
 from lightsleep.sources import KERNEL
 
 MODULE = "cpuidle_lightsleep"
@@ -116,7 +116,7 @@ def _headers(tree: Tree, libraries: str, running: bool) -> bool | None:
     if not running and not tree.exists("lib/modules"):
         return None
     try:
-        return (tree.root / libraries / "build/Makefile").exists()
+        return status_of(tree.root / libraries / "build/Makefile") is not None
     except OSError:
         return None  # some keep users out of /lib/modules
 

@@ -139,6 +139,18 @@ class Tree:
         return []
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """Return what is at ``path``, None where nothing is.
+
+    Raises OSError where that cannot be seen, as without permission. Since Python 3.14, exists() and
+    is_dir() of a path answer no there.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def printable(text: str) -> str:
     """Return text that a terminal does not obey, whatever a damaged file holds."""
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

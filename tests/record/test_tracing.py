@@ -122,21 +122,28 @@ def test_events_that_a_kernel_lacks(tracefs: Path) -> None:
         tracing.available(tracing.tracepoints(tracefs))
 
 
-def test_where_tracing_is_and_is_not_mounted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(_path: Path) -> bool:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
+def test_where_tracing_is_and_is_not_mounted(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/filesystems").write_text("nodev\ttracefs\n")
     with pytest.raises(LightsleepError, match="mount -t tracefs"):
         tracing.tracing_folder(tmp_path)
-    monkeypatch.setattr(Path, "is_dir", forbidden)
-    with pytest.raises(LightsleepError, match=r"no permission to use .*/tracing: record"):
-        tracing.tracing_folder(tmp_path)
-    monkeypatch.undo()
     old = tmp_path / "sys/kernel/debug/tracing"
     (old / "instances").mkdir(parents=True)
     (old / "events").mkdir()
     assert tracing.tracing_folder(tmp_path) == old
+
+
+@pytest.mark.usefixtures("paths_that_hide_errors")
+def test_tracing_that_others_may_not_look_into(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/kernel/tracing"
+    (folder / "instances").mkdir(parents=True)
+    before = os.geteuid()
+    try:
+        folder.chmod(0)
+        if before == 0:
+            os.seteuid(65534)
+        with pytest.raises(LightsleepError, match=r"no permission to use .*/tracing: record"):
+            tracing.tracing_folder(tmp_path)
+    finally:
+        os.seteuid(before)
+        folder.chmod(0o700)

@@ -318,6 +318,7 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.usefixtures("paths_that_hide_errors")
 def test_a_modules_folder_that_only_root_may_look_into(shared: Path) -> None:
     root = plant(unfold("no-cpuidle", shared), f"{MODULE}: module\n{RELEASE}/build/Makefile: x")
     modules = root / "lib/modules"
