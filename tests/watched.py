@@ -23,6 +23,7 @@ def count(**changes: Any) -> CpuCount:
         "interrupts": None,
         "idle_s": 0.0,
         "stolen_s": None,
+        "polling": frozenset({"POLL"}),
     }
     return CpuCount(**(fields | changes))
 

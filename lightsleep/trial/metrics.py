@@ -7,7 +7,8 @@ rest is read before and after, so it counts the whole machine: what else ran mea
 - ``polled`` and ``in STATE`` are shares of the time of all CPUs. Where a setting has no such state,
   no CPU entered it, so its share is 0. A name that a CPU has twice ends in
   ``#`` and the state's index.
-- ``wakes`` are entries into idle states. Without a cpuidle driver nothing counts them.
+- ``wakes`` are entries into states that do not poll, and polls of lightsleep's driver that saw a
+  wakeup. Which polls of other drivers did, nothing counts; nor anything without a cpuidle driver.
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
 
 A period of a service that runs on has the same figures, per second or as shares, and ``busy`` in
@@ -97,6 +98,11 @@ class Kind:
     """As in MetricResult."""
 
 
+WAKES = (
+    "Entries of all CPUs into states that do not poll, and polls of lightsleep's driver that saw a "
+    "wakeup."
+)
+
 KINDS = {
     "wall_s": Kind("s", "lower", "Wall time", "Time from the start to the end of the command."),
     "cpu_s": Kind(
@@ -109,13 +115,13 @@ KINDS = {
     # A service that answers less is less busy, too: only a number of its own can decide.
     "busy_pct": Kind("%", "none", "CPU time", "Share of all CPUs' time that was not idle."),
     "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
-    "wakes": Kind("", "none", "Wakes", "Entries of all CPUs into idle states."),
+    "wakes": Kind("", "none", "Wakes", WAKES),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
     "stolen_s": Kind(
         "s", "lower", "Stolen time", "Time that the hypervisor ran something else.", amount=True
     ),
     "energy_J": Kind("J", "lower", "Energy", "Energy of all processor packages (powercap)."),
-    "wakes_per_s": Kind("/s", "none", "Wakes", "Entries of all CPUs into idle states."),
+    "wakes_per_s": Kind("/s", "none", "Wakes", WAKES),
     "ipis_per_s": Kind("/s", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
     "stolen_pct": Kind(
         "%", "lower", "Stolen time", "Share of all CPUs' time that the hypervisor used otherwise."
@@ -273,7 +279,10 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
         time_us = max(now.time_us - earlier.time_us, 0)
         in_state[key[1]] = in_state.get(key[1], 0) + time_us
         polled_us += time_us if now.polls else 0
-        wakes += max(now.usage - earlier.usage, 0)
+        if not now.polls:
+            wakes += max(now.usage - earlier.usage, 0)
+    for cpu in after.hits.keys() & before.hits.keys():
+        wakes += max(after.hits[cpu] - before.hits[cpu], 0)
     found["polled_pct"] = 100 * polled_us / span_us
     found |= {f"in_{name}_pct": 100 * us / span_us for name, us in in_state.items()}
     if shared:

@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightsleep import interrupts
@@ -33,8 +33,8 @@ class Energy:
 class Reading:
     """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver.
 
-    The names are those of distinct_names(). ``ipis`` are by CPU. ``stolen_s`` and ``idle_s`` are of
-    all CPUs together.
+    The names are those of distinct_names(). ``ipis`` are by CPU, and so are ``hits``: polls of
+    lightsleep's driver that saw a wakeup. ``stolen_s`` and ``idle_s`` are of all CPUs together.
     """
 
     time_s: float
@@ -44,6 +44,7 @@ class Reading:
     stolen_s: float | None
     energy: dict[str, Energy]
     idle_s: float | None = None
+    hits: dict[int, int] = field(default_factory=dict)
 
 
 def read(root: Path) -> Reading:
@@ -63,6 +64,11 @@ def read(root: Path) -> Reading:
         stolen_s=scan.stolen_s,
         energy=_energy(tree, scan.energy),
         idle_s=cpu_seconds(tree, IDLE),
+        hits={
+            cpu.number: cpu.lightsleep.hits
+            for cpu in scan.cpus
+            if cpu.lightsleep and cpu.lightsleep.hits is not None
+        },
     )
 
 

@@ -25,7 +25,7 @@ class CpuCount(NamedTuple):
     ``names`` are its states', as distinct_names() has them. ``interrupts`` are in the order of
     interrupts.KINDS, None for a kind that nothing counts here. ``idle_s`` includes a sleep that has
     not ended; it is in ticks. ``loop_polled_ns`` is time polled in the idle loop, by a kernel that
-    does so (idle_poll). It is idle time, of no state.
+    does so (idle_poll). It is idle time, of no state. ``polling`` names the states that poll.
     """
 
     names: tuple[str, ...]
@@ -35,6 +35,7 @@ class CpuCount(NamedTuple):
     idle_s: float | None
     stolen_s: float | None
     loop_polled_ns: int | None = None
+    polling: frozenset[str] = frozenset()
 
 
 class Snapshot(NamedTuple):

@@ -10,8 +10,10 @@
 - Time polled in the idle loop is idle time of no state, so it is taken off first. But interrupts on
   top of such a poll are busy time, which that poll counts, too. How much is not known, at most all
   busy time. So states lose to the polls only what cannot have been busy.
-- ``wakes_per_s`` are entries into idle states. Interrupts are those that the CPU received, idle or
-  not.
+- ``wakes_per_s`` are entries into states that do not poll, each of which ends in a wakeup, and
+  polls that saw one. Of an entry into a polling state, nobody knows: many polls end by time. So
+  where another driver polls, or the idle loop, wakeups that ended a poll are not counted.
+- Interrupts are those that the CPU received, idle or not.
 - ``stores_per_s`` is a lower bound of wakeups without an interrupt: polls that saw a wakeup, less
   all interrupts of the CPU.
 - ``lost_share`` is time that wakers and woken waited for halts to end: halts x what a halt costs.
@@ -121,9 +123,11 @@ def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRate
     if before.states and now.states and before.names == now.names:
         most = 1.0 if idle is None else max(idle - surely_polled, 0.0)
         rest = None if idle is None else idle - (found.polled_share or 0.0)
-        _states(found, now.names, before.states, now.states, span_s, most, rest)
+        _states(found, now, before.states, now.states, span_s, most, rest)
     if before.own and now.own:
         _own(found, before.own, now.own, span_s)
+        if found.wakes_per_s is not None:
+            found.wakes_per_s += found.hits_per_s or 0.0
         if found.hits_per_s is not None and found.ipi_per_s is not None:
             irqs = found.ipi_per_s + (found.timer_per_s or 0.0) + (found.device_per_s or 0.0)
             found.stores_per_s = max(found.hits_per_s - irqs, 0.0)
@@ -132,23 +136,27 @@ def _of_cpu(cpu: int, before: CpuCount, now: CpuCount, span_s: float) -> CpuRate
 
 def _states(
     found: CpuRates,
-    names: tuple[str, ...],
+    cpu: CpuCount,
     before: States,
     now: States,
     span_s: float,
     most: float,
     rest: float | None,
 ) -> None:
-    """Fill in what states tell; they have ``most`` of the time, and what sleeps on has ``rest``."""
+    """Fill in what states tell; they have ``most`` of the time, and what sleeps on has ``rest``.
+
+    Wakeups are those that ended no poll.
+    """
     if now is before:  # the CPU has not left a state
-        found.state_shares = dict.fromkeys(names, 0.0)
+        found.state_shares = dict.fromkeys(cpu.names, 0.0)
         found.wakes_per_s, found.asleep_share = 0.0, rest
         return
     rises = list(map(_rose, before.time_us, now.time_us))
     counted = sum(rises) / 1e6 / span_s
     scale = (most / counted if counted > most else 1.0) / 1e6 / span_s
-    found.state_shares = {name: rise * scale for name, rise in zip(names, rises, strict=True)}
-    found.wakes_per_s = sum(map(_rose, before.usage, now.usage)) / span_s
+    found.state_shares = {name: rise * scale for name, rise in zip(cpu.names, rises, strict=True)}
+    entered = zip(cpu.names, map(_rose, before.usage, now.usage), strict=True)
+    found.wakes_per_s = sum(rise for name, rise in entered if name not in cpu.polling) / span_s
     if rest is not None:
         found.asleep_share = max(rest - counted, 0.0)
 

@@ -93,6 +93,7 @@ class _CpuFiles:
     time: list[File]
     contention: list[File | None]
     loop: File | None
+    polling: frozenset[str]
     last: object = None
     states: States | None = None
     polls: PollStats | None = None
@@ -261,6 +262,7 @@ class Reader:
                     idle.get(number, nothing)[0],
                     idle.get(number, nothing)[1],
                     files.loop_polled_ns,
+                    files.polling,
                 )
                 for number, files in self._cpus.items()
             },
@@ -340,6 +342,7 @@ class Reader:
             if self._contention
             else [],
             self._file(f"{folder}/idle_poll/polled_ns", keep),
+            frozenset(names[s.index] for s in states if s.polls),
         )
 
     def _idle(self) -> dict[int, tuple[float, float | None]]:

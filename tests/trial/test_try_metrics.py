@@ -26,6 +26,7 @@ def counted(**changes: Any) -> reading.Reading:
         "ipis": {0: 2, 1: 3},
         "stolen_s": 0.5,
         "energy": {"intel-rapl:0": reading.Energy(9_999_999_900, 10**10)},
+        "hits": {0: 100},
     }
     return reading.Reading(**(fields | changes))
 
@@ -40,6 +41,7 @@ def test_metrics_of_a_run() -> None:
         ipis={0: 4, 1: 8},
         stolen_s=0.75,
         energy={"intel-rapl:0": reading.Energy(100, 10**10)},
+        hits={0: 103, 1: 10**6},
     )
     assert metrics.of_run(counted(), after, 0.9, 0.3) == pytest.approx(
         {
@@ -48,7 +50,7 @@ def test_metrics_of_a_run() -> None:
             "polled_pct": 10.0,
             "in_POLL_pct": 10.0,
             "in_HALT_pct": 50.0,
-            "wakes": 10,
+            "wakes": 6 + 3,  # one poll ended by time
             "ipis": 7,
             "stolen_s": 0.25,
             "energy_J": 200e-6,  # the counter started again
@@ -94,7 +96,7 @@ def test_metrics_of_a_period() -> None:
             "polled_pct": 10.0,
             "in_POLL_pct": 10.0,
             "in_HALT_pct": 0.0,
-            "wakes_per_s": 5.0,
+            "wakes_per_s": 3.0,
             "ipis_per_s": 3.5,
             "stolen_pct": 5.0,
             "power_W": 100e-6,
@@ -149,6 +151,7 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     assert found.stolen_s == pytest.approx(800 * TICK_S)
     assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
+    assert found.hits == dict.fromkeys(range(4), 70_000)
 
 
 @pytest.mark.parametrize("row", ["RES:  3  9  4  Rescheduling", "RES:  3  Rescheduling"])

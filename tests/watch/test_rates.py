@@ -22,7 +22,24 @@ def test_shares_and_wakes() -> None:
     assert found.state_shares == pytest.approx({"POLL": 0.1, "HALT": 0.6})
     assert found.busy_share == pytest.approx(0.25)
     assert found.asleep_share == pytest.approx(0.05)
-    assert found.wakes_per_s == 20
+    assert found.wakes_per_s == 15  # what ended polls is not known
+
+
+@pytest.mark.parametrize("hits", [0, 400])
+def test_polls_that_end_by_time_are_no_wakeups(hits: int) -> None:
+    """As where a latency limit forbids halts: the CPU polls again and again."""
+    own = [PollStats(0, 70, 0, 0, 0, 0, 0), PollStats(9000, 70 + hits, 0, 0, 0, 0, 0)]
+    states = [States((0, 0), (0, 0)), States((10_000, 0), (2_000_000, 0))]
+    before, after = (count(own=x, states=y) for x, y in zip(own, states, strict=True))
+    assert one(before, after).wakes_per_s == hits / 2
+    before, after = (x._replace(own=None) for x in (before, after))
+    assert one(before, after).wakes_per_s == 0
+
+
+def test_a_poll_in_vain_and_the_halt_after_it_are_one_wakeup() -> None:
+    own = [PollStats(0, 0, 0, 0, 0, 0, 0), PollStats(200, 100, 100, 0, 0, 0, 0)]
+    before, after = count(own=own[0]), count(own=own[1], states=States((200, 100), (9, 9)))
+    assert one(before, after).wakes_per_s == 100
 
 
 def test_a_cpu_that_sleeps_all_the_time_is_not_busy() -> None:
