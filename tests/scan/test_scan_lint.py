@@ -143,6 +143,7 @@ QUIET = {
     "haltpoll-zero": [
         ("kvm-haltpoll", ""),
         ("kvm-haltpoll-zero", f"{GOVERNOR}: menu"),
+        ("lightsleep-guest", f"{GOVERNOR}: haltpoll\n{HALTPOLL}_ns: 0"),
     ],
     "haltpoll-unused": [
         ("sap-hana-guest", ""),
@@ -154,7 +155,11 @@ QUIET = {
     "haltpoll-not-bound": [("kvm-haltpoll-zero", ""), ("kvm-haltpoll", f"{GOVERNOR}: menu")],
     "haltpoll-shallow": [("kvm-haltpoll", "")],
     "haltpoll-ignores-disable": [
-        ("kvm-haltpoll", f"{GOVERNOR}: menu\n{CPU}/cpu1/cpuidle/state0/disable: 1")
+        ("kvm-haltpoll", f"{GOVERNOR}: menu\n{CPU}/cpu1/cpuidle/state0/disable: 1"),
+        *(
+            ("lightsleep-guest", f"{GOVERNOR}: haltpoll\n{CPU}/cpu1/cpuidle/state{i}/disable: 1")
+            for i in (0, 1)
+        ),
     ],
     "only-polling-left": [
         (

@@ -22,8 +22,13 @@ def _haltpoll_grow_start(scan: Scan) -> str | None:
     )
 
 
+def _decides(scan: Scan) -> bool:
+    """Return whether the governor haltpoll does: lightsleep's driver does as it sees fit."""
+    return facts.governor_is_haltpoll(scan) and scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER
+
+
 def _haltpoll_zero(scan: Scan) -> str | None:
-    if facts.governor_is_haltpoll(scan) and scan.haltpoll and scan.haltpoll.guest_halt_poll_ns == 0:
+    if _decides(scan) and scan.haltpoll and scan.haltpoll.guest_halt_poll_ns == 0:
         return "governor haltpoll with guest_halt_poll_ns 0"
     return None
 
@@ -62,7 +67,7 @@ def _haltpoll_shallow(scan: Scan) -> str | None:
 
 
 def _haltpoll_ignores_disable(scan: Scan) -> str | None:
-    if not facts.governor_is_haltpoll(scan):
+    if not _decides(scan):
         return None
     where = facts.where(scan, lambda cpu: any(state.disabled for state in cpu.states[:2]))
     return f"{where}: state disabled, but the governor is haltpoll" if where else None
