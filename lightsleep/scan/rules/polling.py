@@ -94,8 +94,11 @@ RULES = (
         "poll-queues-missing",
         "warning",
         _poll_queues_missing,
-        "A driver makes poll queues only from queues that the device has left. A virtio disk with "
-        "one queue gets none. Polled I/O on this disk falls back to interrupts.",
-        "Give the device more queues, or remove poll_queues.",
+        "A driver makes poll queues when it is bound to a device, and only from queues that the "
+        "device has left. A virtio disk with one queue gets none. Polled I/O on this disk falls "
+        "back to interrupts.",
+        "If poll_queues was written after boot, set it at boot instead, or unbind the driver from "
+        "the unused device, and bind it again: a reset of an NVMe controller is not enough. "
+        "Otherwise, give the device more queues, or remove poll_queues.",
     ),
 )
