@@ -92,6 +92,18 @@ def _no_haltpoll_on_arm64(scan: Scan) -> str:
     return "cpuidle-haltpoll is not loaded: modprobe cpuidle_haltpoll force=1 (arm64 has no hint)"
 
 
+def why_no_cpuidle(scan: Scan) -> str | None:
+    """Return why this kernel shows no cpuidle; None where it does, or cpuidle.off is why."""
+    cpuidle = scan.cpuidle
+    if not scan.cpus or cpuidle.driver or cpuidle.available_governors or cpuidle.governor:
+        return None
+    if scan.loading.loaded or facts.cpuidle_off(scan):
+        return None
+    if scan.hypervisor == "Xen":
+        return "the kernel switches cpuidle off in this kind of Xen guest"
+    return "this kernel shows no cpuidle in /sys/devices/system/cpu/cpuidle"
+
+
 def why_no_driver(scan: Scan) -> str | None:
     """Return why no cpuidle driver is bound, None if the files do not show it."""
     override = facts.idle_override(scan)
@@ -110,6 +122,8 @@ def why_no_driver(scan: Scan) -> str | None:
             "cpuidle-haltpoll is not loaded, or the host does not hint that each vCPU has its own "
             "core (cpuidle_haltpoll.force=1 replaces the hint)"
         )
+    if why := why_no_cpuidle(scan):
+        return why
     if scan.hypervisor:
         return f"the hypervisor ({scan.hypervisor}) offers this guest no idle states"
     return None

@@ -71,21 +71,16 @@ def _container(scan: Scan) -> Reason:
 
 
 def _no_cpuidle(scan: Scan) -> Reason:
-    cpuidle = scan.cpuidle
-    if not scan.cpus or cpuidle.driver or cpuidle.available_governors or cpuidle.governor:
-        return None
-    if scan.loading.loaded or facts.cpuidle_off(scan):
+    what = explain.why_no_cpuidle(scan)
+    if what is None:
         return None
     if scan.hypervisor == "Xen":
         return (
-            "the kernel switches cpuidle off in this kind of Xen guest",
+            what,
             "No option of the kernel changes that, so lightsleep cannot run in this guest. On x86, "
             "it can run in an HVM guest.",
         )
-    return (
-        "this kernel shows no cpuidle in /sys/devices/system/cpu/cpuidle",
-        "Boot a kernel with CONFIG_CPU_IDLE=y, as the kernels of distributions have.",
-    )
+    return what, "Boot a kernel with CONFIG_CPU_IDLE=y, as the kernels of distributions have."
 
 
 def _cpuidle_off(scan: Scan) -> Reason:

@@ -16,7 +16,7 @@ from paths import ROOT
 from scan_trees import NAMES, plant, unfold
 
 from lightsleep.namespaces import MACHINE_NAMESPACES
-from lightsleep.scan import loading
+from lightsleep.scan import explain, loading
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import (
@@ -232,6 +232,16 @@ def test_no_other_kernel_helps_where_xen_is_why_there_is_no_cpuidle(tmp_path: Pa
     assert "Xen" in one.what
     assert "CONFIG_CPU_IDLE" not in one.fix
     assert "HVM guest" in one.fix
+
+
+@pytest.mark.parametrize("hypervisor", ["", "sys/hypervisor/type: xen"])
+def test_that_there_is_no_cpuidle_is_also_why_there_is_no_driver(
+    hypervisor: str, tmp_path: Path
+) -> None:
+    scan = collect(plant(without_cpuidle(tmp_path), hypervisor))[0]
+    assert scan.hypervisor
+    (one,) = obstacles(scan)
+    assert explain.why_no_driver(scan) == one.what
 
 
 def test_xen_is_no_obstacle_where_there_is_cpuidle(tmp_path: Path) -> None:
