@@ -20,6 +20,7 @@ GOVERNOR = f"{CPU}/cpuidle/current_governor"
 
 ALL_DISABLED = "\n".join(f"{CPU}/cpu5/cpuidle/state{i}/disable: 1" for i in (1, 2, 3))
 NO_POLL = f"{CPU}/cpu{{0-7}}/cpuidle/state0/disable: 1"
+LARGE = f"{CPU}/cpu{{2-3}}/cpuidle/state1/name: big-rail-power-"
 EQUAL = f"{CPU}/cpu{{0-7}}/cpuidle/state2/latency: 1\n{CPU}/cpu{{0-7}}/cpuidle/state2/residency: 10"
 
 # Rule -> (machine, what is changed on it, a part of what the finding must say).
@@ -214,7 +215,11 @@ QUIET = {
         ("lightsleep-guest", f"{CPU}/cpu{{0-3}}/cpuidle/state1/residency: 1"),
         ("kvm-haltpoll", f"{GOVERNOR}: menu\n{CPU}/cpu{{0-3}}/cpuidle/state0/disable: 1"),
     ],
-    "asymmetric-states": [("intel-laptop", f"{CPU}/cpu{{0-7}}/cpuidle/state5/disable: 1")],
+    "asymmetric-states": [
+        ("intel-laptop", f"{CPU}/cpu{{0-7}}/cpuidle/state5/disable: 1"),
+        # Large and small cores, each with its own name of the deepest state.
+        ("arm64-psci", f"{LARGE}\n{CPU}/cpu{{0-3}}/cpuidle/state1/disable: 1"),
+    ],
     "nohz-off": [
         ("intel-laptop", "proc/cmdline: nohz=on"),
         ("intel-laptop", "proc/cmdline: nohz_full=1-3"),
@@ -376,6 +381,24 @@ def test_lightsleep_polls_where_halt_is_disabled(governor: str, tmp_path: Path) 
     change = f"{GOVERNOR}: {governor}\n{CPU}/cpu1/cpuidle/state1/disable: 1"
     found = {f.id: f.what for f in findings("lightsleep-guest", change, tmp_path)}
     assert found["only-polling-left"].startswith("CPU 1: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (f"{LARGE}\n{CPU}/cpu2/cpuidle/state1/disable: 1", "CPU 2: big-rail-power-; CPU 3: none"),
+        (
+            f"{CPU}/cpu{{0-3}}/cpuidle/state0/name: cluster-sleep-0\n"
+            f"{CPU}/cpu{{0-3}}/cpuidle/state1/name: cluster-sleep-0\n"
+            f"{CPU}/cpu{{0-1}}/cpuidle/state0/disable: 1\n"
+            f"{CPU}/cpu{{2-3}}/cpuidle/state1/disable: 1",
+            "CPU 0-1: cluster-sleep-0#0; CPU 2-3: cluster-sleep-0#1",
+        ),
+    ],
+)
+def test_cpus_with_the_same_states_are_compared(change: str, what: str, tmp_path: Path) -> None:
+    found = {f.id: f.what for f in findings("arm64-psci", change, tmp_path)}
+    assert found["asymmetric-states"] == what
 
 
 def test_warnings_come_first(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 """Idle states as drivers and firmware describe them, and which of them CPUs may use."""
 
 from lightsleep.scan import facts
-from lightsleep.scan.model import Cpu, Scan, State
+from lightsleep.scan.model import Cpu, Scan, State, distinct_names
 from lightsleep.scan.rule import Rule
 
 # CPUIDLE_POLL_MIN of drivers/cpuidle/cpuidle.c.
@@ -76,15 +76,20 @@ def _poll_limit_is_core_default(scan: Scan) -> str | None:
 
 
 def _asymmetric(scan: Scan) -> str | None:
-    groups: dict[tuple[str, ...], list[Cpu]] = {}
+    # Large and small cores have states of their own: only CPUs with the same states are compared.
+    kinds: dict[tuple[str, ...], dict[tuple[str, ...], list[Cpu]]] = {}
     for cpu in scan.cpus:
         if cpu.states:
-            disabled = tuple(state.name for state in cpu.states if state.disabled)
-            groups.setdefault(disabled, []).append(cpu)
-    if len(groups) < 2:
-        return None
-    parts = (f"{facts.on(cpus)}: {', '.join(off) or 'none'}" for off, cpus in groups.items())
-    return "; ".join(parts)
+            names = distinct_names(cpu.states)
+            disabled = tuple(names[state.index] for state in cpu.states if state.disabled)
+            kinds.setdefault(tuple(names.values()), {}).setdefault(disabled, []).append(cpu)
+    parts = [
+        f"{facts.on(cpus)}: {', '.join(off) or 'none'}"
+        for groups in kinds.values()
+        if len(groups) > 1
+        for off, cpus in groups.items()
+    ]
+    return "; ".join(parts) or None
 
 
 def _falls(shallow: int | None, deep: int | None) -> bool:
