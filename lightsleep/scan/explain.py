@@ -27,11 +27,12 @@ ENTRIES = {
     "pseries_idle": "snooze (a loop at low thread priority), then a hypercall (H_CEDE)",
 }
 
-# The instruction that halts -> what a hypervisor makes of it.
+# What halts -> what a hypervisor makes of it.
 BENEATH = {
     "HLT": "exits to the hypervisor unless it lets guests halt (not visible in a guest)",
     "MWAIT": "no exit, as a hypervisor shows MWAIT to guests that may wait by themselves",
     "WFI": "exits to the hypervisor unless it lets guests wait (not visible in a guest)",
+    "TDX": "each one exits to the hypervisor",
 }
 
 
@@ -48,7 +49,8 @@ def default_idle(scan: Scan) -> str:
         return f"spin ({option})"
     if scan.kernel.arch == "x86_64":
         if facts.idle_override(scan) or scan.can_mwait is False:
-            return "HLT"
+            # There, HLT raises an exception, and the kernel makes the same call.
+            return "a hypercall (TDX)" if scan.loading.tdx_guest else "HLT"
         return "MWAIT C1, or HLT if MWAIT is unreliable" if scan.can_mwait else "HLT or MWAIT C1"
     if scan.kernel.arch == "ppc64le" and scan.kernel.options.get("powersave") == "off":
         return "spin at low thread priority (powersave=off)"

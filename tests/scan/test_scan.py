@@ -34,6 +34,7 @@ from lightsleep.scan.machine import read as read_machine
 from lightsleep.scan.tree import Tree, printable
 
 MODALIAS = "sys/class/dmi/id/modalias"
+TDX = "proc/cpuinfo: flags : hypervisor tdx_guest"
 
 
 @pytest.mark.parametrize("machine", NAMES)
@@ -480,6 +481,11 @@ def test_haltpoll_shows_only_where_it_can_be_used(tmp_path: Path) -> None:
         ("no-cpuidle", "proc/sys/kernel/arch: riscv64", "unknown"),
         ("no-cpuidle", f"{CPU}/cpuidle/current_driver: odd_idle", "unknown"),
         ("lightsleep-guest", "", "HLT: exits"),
+        *(
+            (machine, f"{TDX}{change}", "a hypercall (TDX): each one exits to the hypervisor")
+            for machine in ("lightsleep-guest", "no-cpuidle")
+            for change in ("", "\nproc/cmdline: idle=halt")
+        ),
         ("lightsleep-guest", "proc/cpuinfo: flags : monitor hypervisor", "MWAIT C1, or HLT"),
         ("kvm-haltpoll", "", "HLT"),
         ("intel-laptop", "", "MWAIT"),
