@@ -52,7 +52,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
     libraries = f"lib/modules/{release or 'unknown'}"
     installed = _installed(tree, libraries)
     built = built_in_sources(release) if running and not installed else None
-    file = tree.root / installed if installed else built
+    file = tree.at(installed) if installed else built
     drivers = ("cpuidle_haltpoll", MODULE)
     unloadable = [name for name in drivers if tree.line(f"sys/module/{name}/initstate")]
     return Loading(
@@ -116,7 +116,7 @@ def _headers(tree: Tree, libraries: str, running: bool) -> bool | None:
     if not running and not tree.exists("lib/modules"):
         return None
     try:
-        return status_of(tree.root / libraries / "build/Makefile") is not None
+        return status_of(tree.at(f"{libraries}/build/Makefile")) is not None
     except OSError:
         return None  # some keep users out of /lib/modules
 

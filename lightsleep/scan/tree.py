@@ -9,6 +9,7 @@ which is then exactly what a recording must hold.
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import stat
@@ -30,12 +31,15 @@ NULL = os.makedev(1, 3)
 CHUNK = 2**18
 # No counter of the kernel is wider than 64 bits.
 MAX_NUMBER = 2**64 - 1
+# Of one path, as the kernel has it.
+MAX_LINKS = 40
 
 
 @dataclass
 class Tree:
     """A root folder, the files read below it and what was wrong with them.
 
+    No link leads out of the folder: what a stranger's recording links to is not this machine's.
     ``fallback`` answers for files that are missing: what a system call tells about the running
     machine when its /proc is masked.
     """
@@ -44,6 +48,15 @@ class Tree:
     fallback: dict[str, str] = field(default_factory=dict)
     read: dict[str, bytes] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def _running(self) -> bool:
+        """Whether this is the running machine."""
+        return self.root.resolve() == Path("/")
+
+    def at(self, path: str) -> Path:
+        """Return where a file is. Raises OSError where links lead in a circle."""
+        return self.root / path if self._running else followed(self.root, path)
 
     def content(self, path: str, most: int = MAX_BYTES) -> bytes | None:
         """Return up to ``most`` bytes of a file, None where it is missing or cannot be read."""
@@ -55,10 +68,10 @@ class Tree:
         return content
 
     def _read(self, path: str, most: int) -> bytes | None:
-        # What a recording calls so may lead to any device, and some begin to act when opened.
-        devices = path == LATENCY_LIMIT and self.root.resolve() == Path("/")
+        # What a recording calls so may be any device, and some begin to act when opened.
+        devices = path == LATENCY_LIMIT and self._running
         try:
-            return read_bounded(self.root / path, most, devices)
+            return read_bounded(self.at(path), most, devices)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -121,22 +134,49 @@ class Tree:
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder; a recording has no more than was read."""
         try:
-            return (self.root / path).exists()
+            return self.at(path).exists()
         except OSError:
             return False
 
     def is_file(self, path: str) -> bool:
         """Return whether there is a file that is no folder, device or pipe."""
         try:
-            return (self.root / path).is_file()
+            return self.at(path).is_file()
         except OSError:
             return False
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a folder, none where it is missing or unreadable."""
         with contextlib.suppress(OSError):
-            return sorted(entry.name for entry in (self.root / path).iterdir())
+            return sorted(entry.name for entry in self.at(path).iterdir())
         return []
+
+
+def followed(root: Path, path: str) -> Path:
+    """Return where ``path`` leads below ``root``, as in a chroot, whatever links are on the way.
+
+    Raises OSError where links lead in a circle.
+    """
+    at: list[str] = []
+    names, links = path.split("/"), 0
+    while names:
+        name = names.pop(0)
+        if name == "..":
+            del at[-1:]
+        elif name not in ("", "."):
+            at.append(name)
+            try:
+                target = os.readlink(os.path.join(root, *at))  # noqa: PTH115, PTH118 (quick)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # no link
+                    continue
+                break  # not there, and so is all that follows
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            at = [] if target.startswith("/") else at[:-1]
+            names = [*target.split("/"), *names]
+    return root.joinpath(*at, *names)
 
 
 def status_of(path: Path) -> os.stat_result | None:

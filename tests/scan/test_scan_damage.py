@@ -64,7 +64,7 @@ def test_every_file_damaged(damage: str, machine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [f"{CPU}/online", "dev/cpu_dma_latency", "var/lib/dkms/mok.pub"])
-def test_no_device_that_a_recording_links_to_is_opened(
+def test_no_device_of_this_machine_that_a_recording_links_to_is_opened(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening alone starts a watchdog, which resets the machine, or rewinds a tape."""
@@ -82,7 +82,35 @@ def test_no_device_that_a_recording_links_to_is_opened(
     result, _ = collect(tmp_path)
     assert opened
     assert tmp_path / path not in opened
-    assert result.problems == ({} if path.startswith("var") else {path: "not a file"})
+    assert result.problems == {}
+
+
+@pytest.mark.parametrize("target", ["{0}/secret", "../../../../../../secret"])
+def test_no_link_leads_out_of_a_recording(target: str, tmp_path: Path) -> None:
+    """Its owner would show, or send back, what is in a file of this machine."""
+    root = unfold("intel-laptop", tmp_path / "machine")
+    (tmp_path / "secret").write_text("secret\n")
+    (root / f"{CPU}/cpuidle/current_driver").unlink()
+    (root / f"{CPU}/cpuidle/current_driver").symlink_to(target.format(tmp_path))
+    shutil.rmtree(root / "sys/class")
+    (root / "sys/class").symlink_to(tmp_path)
+    result, tree = collect(root)
+    assert result.cpuidle.driver is None
+    assert not any(b"secret" in content for content in tree.read.values())
+    assert tree.names("sys/class") == []
+    assert not tree.exists("sys/class/secret")
+    assert not tree.is_file("sys/class/secret")
+
+
+@pytest.mark.parametrize("target", ["/sys/firmware/base", "../sys/firmware/base", "./../a/b"])
+def test_links_within_a_recording_are_followed(target: str, tmp_path: Path) -> None:
+    """As /proc/device-tree is one, of a machine whose files are mounted in a folder."""
+    root = unfold("arm64-psci", tmp_path)
+    plant(root, "sys/firmware/base/hypervisor/compatible: linux,kvm")
+    (root / "a").mkdir()
+    (root / "a/b").symlink_to("../sys/firmware/base")
+    (root / "proc/device-tree").symlink_to(target)
+    assert collect(root)[0].hypervisor == "KVM"
 
 
 @pytest.mark.parametrize("path", ["proc/interrupts", "proc/stat", "dev/cpu_dma_latency"])
