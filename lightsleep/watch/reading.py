@@ -142,7 +142,9 @@ class _Interrupts:
 
     The kernel's counts have 32 bits, and begin again at 0. The number of a row may be given to
     another interrupt, and one that was freed and requested again counts from 0, too. Sums never
-    fall. A kind of which there never was a row has none: what counts it here is not known.
+    fall. A kind of which there never was a row has none: what counts it here is not known. Where a
+    CPU is new, and a row is torn, the sums of that kind lack all that the row has counted of the
+    CPU. They are not known until the next reading.
     """
 
     header: bytes = b""
@@ -150,16 +152,18 @@ class _Interrupts:
     rows: dict[bytes, tuple[bytes, Kind | None, list[int]]] = field(default_factory=dict)
     sums: dict[Kind, list[int]] = field(default_factory=dict)
     known: set[Kind] = field(default_factory=set)
+    lacking: dict[int, set[Kind]] = field(default_factory=dict)
+    """Kinds of which the sum of a CPU is not known."""
 
     def refresh(self, content: bytes) -> None:
         header, lines = interrupts.table(content)
-        earlier: dict[int, tuple[int | None, ...]] = {}
-        if header != self.header:
+        changed = header != self.header
+        if changed:
             earlier = self.by_cpu()
             self.header, self.cpus, self.rows = header, interrupts.columns(header), {}
             self.sums = {kind: [0] * len(self.cpus) for kind in interrupts.KINDS}
         seen: set[bytes] = set()
-        torn = False
+        torn: set[Kind] = set()
         for line in lines:
             label = line[: line.find(b":")]
             while label in seen:  # POWER has two rows LOC
@@ -170,24 +174,38 @@ class _Interrupts:
                 continue
             kind, counts = interrupts.split(line, len(self.cpus))
             if kind and not counts:  # the next reading has another header, or these counts again
-                torn = torn or not last
+                if not last:
+                    torn.add(kind)
                 continue
             if kind:
                 self.known.add(kind)
                 rises = _rises(last[2], counts) if last else counts
                 self.sums[kind] = list(map(add, self.sums[kind], rises))
             self.rows[label] = (line, kind, counts)
-        for index, cpu in enumerate(self.cpus):
-            for sums, least in zip(self.sums.values(), earlier.get(cpu, ()), strict=False):
-                sums[index] = max(sums[index], least or 0)
+        if changed:
+            self._continue(earlier, torn)
         if torn:  # sums hold what the row has counted, or lack it: the next reading begins anew
             self.header = b""
+
+    def _continue(self, earlier: dict[int, tuple[int | None, ...]], torn: set[Kind]) -> None:
+        """Let sums under a new header go on from the ``earlier`` ones, where there are any."""
+        self.lacking = {}
+        for index, cpu in enumerate(self.cpus):
+            least = dict(zip(interrupts.KINDS, earlier.get(cpu, ()), strict=False))
+            for kind, sums in self.sums.items():
+                sums[index] = max(sums[index], least.get(kind) or 0)
+            if lacking := {kind for kind in torn if least.get(kind) is None}:
+                self.lacking[cpu] = lacking
 
     def by_cpu(self) -> dict[int, tuple[int | None, ...]]:
         """Return counts in the order of KINDS."""
         unknown = [None] * len(self.cpus)
         counts = [sums if kind in self.known else unknown for kind, sums in self.sums.items()]
-        return dict(zip(self.cpus, zip(*counts, strict=True), strict=False))
+        found = dict(zip(self.cpus, zip(*counts, strict=True), strict=False))
+        for cpu, kinds in self.lacking.items():
+            each = zip(self.sums, found[cpu], strict=True)
+            found[cpu] = tuple(None if kind in kinds else count for kind, count in each)
+        return found
 
 
 def _rises(before: list[int], now: list[int]) -> list[int]:

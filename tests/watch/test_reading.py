@@ -21,7 +21,7 @@ from lightsleep.interrupts import KINDS, Kind
 from lightsleep.scan.collect import collect
 from lightsleep.scan.model import PollStats
 from lightsleep.watch import openmetrics
-from lightsleep.watch.model import States
+from lightsleep.watch.model import Snapshot, States
 from lightsleep.watch.rates import rates
 from lightsleep.watch.reading import Reader
 
@@ -293,10 +293,49 @@ def test_a_row_that_is_torn_where_a_header_is_new_counts_once(
     opened = reader()
     before = "CPU0 CPU1\nproc/interrupts: RES: 1000 2000\nproc/interrupts: CAL: 5 6"
     assert ipis(before) == [1005, 2006]
-    assert ipis(f"CPU0 CPU1 CPU2\nproc/interrupts: {torn}") == [1005, 2006, 0]
+    assert ipis(f"CPU0 CPU1 CPU2\nproc/interrupts: {torn}") == [1005, 2006]
     after = "CPU0 CPU1 CPU2\nproc/interrupts: RES: 1001 2001 1\nproc/interrupts: CAL: 5 6 0"
     assert ipis(after) == [1006, 2007, 1]
     assert ipis(after.replace("1001", "1003")) == [1008, 2007, 1]
+
+
+@pytest.mark.parametrize("readings", [1, 2])
+def test_a_row_that_is_torn_where_a_cpu_is_new_is_no_spike(
+    readings: int, four_cpus: Path, reader: Opener
+) -> None:
+    """A CPU that comes back has counted for weeks, and another one comes while rows are read."""
+
+    def exported(header: str, counts: str) -> list[tuple[int | None, ...]]:
+        """Return interrupts between CPUs, of timers, and of devices."""
+        devices = "5 " * len(header.split())
+        rows = (header, f"RES: {counts} Rescheduling interrupts", f"24: {devices} PCI-MSI nvme")
+        plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+        shown.append(openmetrics.since(first, opened.read()))
+        return [cpu.interrupts for cpu in shown[-1].cpus.values() if cpu.interrupts]
+
+    opened = reader()
+    first: openmetrics.First = {}
+    shown: list[Snapshot] = []
+    plant(four_cpus, f"{CPU}/online: 0-2")
+    two, three = "CPU0 CPU1", "CPU0 CPU1 CPU2"
+    assert exported(two, "1000 2000") == [(0, None, 0)] * 2
+    for _ in range(readings):
+        found = exported(three, "1000 2000 5000000 9")
+        assert found == [(0, None, 0), (0, None, 0), (None, None, 0)]
+    assert exported(three, "1001 2001 5000000") == [(1, None, 0), (1, None, 0), (0, None, 0)]
+    assert [x.ipi_per_s is None for x in rates(*shown[-2:])] == [False, False, True]
+    assert exported(three, "1001 2001 5000008")[2] == (8, None, 0)
+
+
+def test_the_first_reading_of_a_row_that_is_torn(four_cpus: Path, reader: Opener) -> None:
+    def timers(row: str) -> list[int]:
+        rows = ("CPU0 CPU1 CPU2 CPU3", f"LOC: {row}", "HVS: 1 1 1 1 Hyper-V stimer0 interrupts")
+        plant(four_cpus, "\n".join(f"proc/interrupts: {row}" for row in rows))
+        return [*counted(opened, "timer").values()]
+
+    opened = reader()
+    assert timers("50 50 50 50 50 timer") == []
+    assert timers("50 50 50 50 timer") == [51, 51, 51, 51]
 
 
 def test_a_count_of_32_bits_that_begins_again(four_cpus: Path, reader: Opener) -> None:
