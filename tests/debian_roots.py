@@ -23,10 +23,13 @@ BUILD = (
 )
 """What building and checking them needs."""
 
+REPORT = ("python3-jinja2", "python3-jsonschema", "python3-matplotlib")
+"""What `lightsleep report` of a measurement or a comparison needs, as docs/packages.md says."""
+
 TUTORIAL = ("redis-server", "redis-tools", "systemd")
 """What the tutorial puts load on, and what loads modules at boot."""
 
-PACKAGES = {"bookworm": (*RUN, *BUILD), "trixie": (*RUN, *TUTORIAL)}
+PACKAGES = {"bookworm": (*RUN, *BUILD, *REPORT), "trixie": (*RUN, *TUTORIAL)}
 """Suite -> what is installed there. Our packages are built in the older one, and tried in both."""
 
 MACHINES = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from lightsleep.order import percentile
-from lightsleep.report.plots import log_axis, share_axis, short
+from lightsleep.report.plots import log_axis, share_axis, share_curve, short
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 Limits = tuple[float, float]
@@ -71,8 +71,10 @@ def _draw(axes: Axes, curve: Curve) -> None:
     cpus = len(curve.latencies_us)
     if cpus > 1:
         for latencies in curve.latencies_us:
-            axes.ecdf(latencies, color=colour, linewidth=0.7, alpha=min(0.35, 8 / cpus))
-    axes.ecdf(pooled, color=colour, linewidth=2, linestyle=curve.dashes, label=short(curve.label))
+            share_curve(axes, latencies, color=colour, linewidth=0.7, alpha=min(0.35, 8 / cpus))
+    share_curve(
+        axes, pooled, color=colour, linewidth=2, linestyle=curve.dashes, label=short(curve.label)
+    )
     if curve.expected_us is not None:
         tick = (curve.expected_us, 0.4, 0.6)
         axes.vlines(*tick, color=INK, linewidth=5)

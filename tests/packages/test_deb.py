@@ -11,12 +11,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import comparisons
 import debian_roots
+import measurements
 import pytest
 from debian_roots import Root, content
 from paths import ROOT
 
 from lightsleep.enable.boot_files import HEADER
+from lightsleep.files import write_json
+from lightsleep.report.plots import MIN_ECDF
 
 DRIVER = "cpuidle_lightsleep", "virtio_poll_source"
 TEST = "test_cpuidle_latency", "cpuidle_synthetic"
@@ -230,3 +234,19 @@ def test_a_kernel_that_a_failed_build_left_unconfigured_is_finished_without_us(
         root.run("dpkg --purge linux-image-test lightsleep")
         root.run(f"rm -r /root/kernel /lib/modules/{DOES_NOT_BUILD}")
         root.run(f"rm -r /usr/src/linux-headers-test/{DOES_NOT_BUILD}")
+
+
+def test_a_report_is_drawn_with_the_packages_that_the_page_names(
+    built: tuple[Root, str, str],
+) -> None:
+    """Debian 12 has an older matplotlib than pip installs for the other tests."""
+    page = (ROOT / "docs/packages.md").read_text()
+    assert f"\n    sudo apt install {' '.join(debian_roots.REPORT)}\n" in page
+    root, _, _ = built
+    root.run("dpkg -i /root/1/lightsleep_*.deb")
+    write_json(root.path / "root/m.json", measurements.made_up((1,), ("ipi",)).document())
+    write_json(root.path / "root/c.json", comparisons.made_up(MIN_ECDF, metrics=1).document())
+    root.run("cd /root && lightsleep report m.json -o m.html && lightsleep report c.json -o c.html")
+    drawn = [(root.path / f"root/{name}.html").read_text().count("<svg") for name in "mc"]
+    assert drawn == [1, 2]
+    root.run("dpkg --purge lightsleep")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from comparisons import ROLES, made_up
+from matplotlib.axes import Axes
 from pages import Page, assert_self_contained
 from recordings import PIPE
 
@@ -281,6 +282,11 @@ def test_a_distribution_function_from_20_samples_on() -> None:
     svg = ecdf_plot(enough, "salt")
     assert svg
     assert all(f">{arm}</text>" in svg for arm in ROLES)
+
+
+def test_debian_12_has_a_matplotlib_without_ecdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Axes, "ecdf", raising=False)
+    assert ecdf_plot(analyse(made_up(20))[0], "salt")
 
 
 def test_names_cannot_inject_anything() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import comparisons
 import pytest
 from click.testing import CliRunner, Result
+from matplotlib.axes import Axes
 from measurements import STATES, State, made_up, without_samples
 from pages import Page, assert_self_contained
 
@@ -151,6 +152,12 @@ def test_the_axis_holds_every_curve_and_tick() -> None:
     assert "<svg" in cdf_plot(curves, limits, "salt")
     assert limits_of([replace(curves[0], latencies_us=[[-1.0, 0.0]])]) is None
     assert limits_of([]) is None
+
+
+def test_debian_12_has_a_matplotlib_without_ecdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Axes, "ecdf", raising=False)
+    curve = Curve("a", "#000000", "-", [[1.0, 3.0], [100.0]], None)
+    assert "<svg" in cdf_plot([curve], (1, 100), "salt")
 
 
 def test_the_axis_ends_beside_latencies_that_were_measured() -> None:
