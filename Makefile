@@ -124,6 +124,9 @@ series: ## write our patches as mails for git am: BASE=6.12 TOPIC=softirq (defau
 		$(addprefix --topic ,$(TOPIC))
 
 deb: ## build the Debian packages in out/deb: the command; the driver and the test modules, by DKMS
+	@# pybuild hands this path to a shell, and does not quote it.
+	@test $(words $(abspath $(OUT)/deb)) = 1 || { echo "$(abspath $(OUT)/deb): Debian's pybuild cannot handle spaces:" \
+		"name another folder, as in: make deb OUT=/var/tmp/lightsleep" >&2; exit 1; }
 	$(call packages,$(DEB_PACKAGES))
 	@rm -rf $(OUT)/deb
 	/usr/bin/python3 scripts/debian_source.py $(OUT)/deb/source
