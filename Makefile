@@ -64,8 +64,9 @@ help: ## list these verbs
 # Of two makes at once, one waits.
 # $(call alone,FILE): has the rest of the line hold this lock of the cache. clean-cache may have
 # removed the file meanwhile: then others lock another one.
-alone = mkdir -p -m 700 $(CACHE) && while exec 9>> $(CACHE)/.$(1).lock && { flock -n 9 || \
-	{ echo "==> waiting for another make: $(1)" >&2; flock 9; }; } && \
+alone = while { mkdir -p -m 700 $(CACHE) && exec 9>> $(CACHE)/.$(1).lock; } || \
+	{ echo "cannot write the cache folder $(CACHE): set LIGHTSLEEP_CACHE to a writable folder" >&2; exit 1; }; \
+	{ flock -n 9 || { echo "==> waiting for another make: $(1)" >&2; flock 9; }; } && \
 	! test $(CACHE)/.$(1).lock -ef /proc/self/fd/9; do :; done
 
 # $(call packages,NAMES): installs those that are missing, and nothing otherwise.

@@ -193,7 +193,7 @@ def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
     (venv,) = set(re.findall(rf"{tmp_path}/(venv-\w+)/ready-", recipe))
     lock = tmp_path / f".{venv}.lock"
     # An interrupt leaves a lock, too, without which nobody would remove the rest.
-    assert recipe.index(f"{lock} && {{ flock") < recipe.index("-m venv")
+    assert recipe.index(f"exec 9>> {lock}; }}") < recipe.index("-m venv")
 
 
 def test_a_make_that_waits_for_another_says_so(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from paths import ROOT
 
 
@@ -36,3 +37,13 @@ def test_packages_are_not_built_where_the_path_has_spaces(tmp_path: Path) -> Non
     said = refused(tmp_path, "deb", tmp_path / "cache", folder="my projects")
     assert f"{tmp_path}/my projects/out/deb: Debian's pybuild cannot handle spaces" in said
     assert "make deb OUT=" in said
+
+
+@pytest.mark.parametrize("taken", ["cache", "cache/.packages.lock/folder"])
+def test_a_cache_that_cannot_be_written_is_told_with_advice(taken: str, tmp_path: Path) -> None:
+    """A file is where its folder should be, or a folder where its lock should be."""
+    (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / taken).touch()
+    said = refused(tmp_path, "env", tmp_path / "cache")
+    advice = "set LIGHTSLEEP_CACHE to a writable folder"
+    assert f"cannot write the cache folder {tmp_path}/cache: {advice}\n" in said
