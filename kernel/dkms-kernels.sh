@@ -15,6 +15,8 @@ excluded() {
 	local config option
 	[[ $1 =~ $BUILD_EXCLUSIVE_KERNEL && $(uname -m) =~ $BUILD_EXCLUSIVE_ARCH ]] || return 0
 	config=/lib/modules/$1/build/.config
+	# Without headers it is not known: DKMS then says that they are missing.
+	[[ -e $config ]] || return 1
 	for option in $BUILD_EXCLUSIVE_CONFIG; do
 		if [[ $option = !* ]]; then
 			! grep -Eqs "^${option#!}=[ym]" "$config" || return 0

@@ -36,6 +36,7 @@ DKMS_OWN = {"var/lib/dkms/mok.key", "var/lib/dkms/mok.pub"}
 UNSUPPORTED = "9.9.9-cloud-amd64"
 WITHOUT_IDLE = "6.12.999-noidle"
 DOES_NOT_BUILD = "6.12.997-cloud-amd64"
+WITHOUT_HEADERS = "6.12.996-cloud-amd64"
 
 pytestmark = [
     pytest.mark.build,
@@ -174,6 +175,11 @@ def test_from_the_first_installation_to_the_purge(
         root.run("/etc/kernel/prerm.d/dkms 6.12.998-cloud-amd64")
         assert modules(root, "6.12.998-cloud-amd64") == set()
         root.run("rm -r /lib/modules/6.12.998* /usr/src/linux-headers-test/6.12.998*")
+        (root.path / "lib/modules" / WITHOUT_HEADERS).mkdir()
+        said = root.run(f"dkms autoinstall -k {WITHOUT_HEADERS} 2>&1 || true")
+        assert re.search("kernel headers for (this )?kernel", said)
+        assert "not supported" not in said
+        root.run(f"rm -r /lib/modules/{WITHOUT_HEADERS}")
 
         # What "enable --persist" leaves.
         kept = root.path / "etc/modules-load.d/lightsleep.conf"

@@ -118,6 +118,25 @@ def test_old_and_new_dkms_skip_the_same_kernels() -> None:
     assert not by_pattern & {(5, 10), (7, 4), (61, 2)}
 
 
+def with_headers(kernel: Path, config: str) -> None:
+    """Write the configuration that the headers of a kernel have."""
+    (kernel / "build").mkdir()
+    (kernel / "build/.config").write_text(config)
+
+
+def asked(conf: str, arch: str, kernel: Path) -> str:
+    """Return what new and old versions of DKMS do there, in this order: "built" or "skipped"."""
+    script = f"""
+        uname() {{ echo {arch}; }}
+        . {KERNEL / conf}
+        [[ {arch} =~ $BUILD_EXCLUSIVE_ARCH ]] && ours=built || ours=skipped
+        eval "$(declare -f excluded | sed 's,/lib/modules/$1,{kernel},')"
+        excluded 6.12.1-amd64 && old=skipped || old=built
+        echo $ours $old
+    """
+    return host.run(["bash", "-c", script], "reading dkms.conf").strip()
+
+
 @EACH
 @pytest.mark.parametrize(
     ("arch", "answer"),
@@ -132,18 +151,18 @@ def test_old_and_new_dkms_skip_the_same_kernels() -> None:
 def test_architectures_that_the_modules_do_not_know_are_skipped(
     conf: str, arch: str, answer: str, tmp_path: Path
 ) -> None:
-    config = tmp_path / "build/.config"
-    config.parent.mkdir()
-    config.write_text("CONFIG_CPU_IDLE=y\nCONFIG_VIRTIO=m\nCONFIG_NET=y\n")
-    script = f"""
-        uname() {{ echo {arch}; }}
-        . {KERNEL / conf}
-        [[ {arch} =~ $BUILD_EXCLUSIVE_ARCH ]] && ours=built || ours=skipped
-        eval "$(declare -f excluded | sed 's,/lib/modules/$1,{tmp_path},')"
-        excluded 6.12.1-amd64 && old=skipped || old=built
-        echo $ours $old
-    """
-    assert host.run(["bash", "-c", script], "reading dkms.conf").strip() == answer
+    with_headers(tmp_path, "CONFIG_CPU_IDLE=y\nCONFIG_VIRTIO=m\nCONFIG_NET=y\n")
+    assert asked(conf, arch, tmp_path) == answer
+
+
+@EACH
+def test_a_kernel_whose_headers_are_missing_is_not_called_unsupported(
+    conf: str, tmp_path: Path
+) -> None:
+    """DKMS says that they are missing, if it is let to try."""
+    assert asked(conf, "x86_64", tmp_path) == "built built"
+    with_headers(tmp_path, "CONFIG_VIRTIO=m\nCONFIG_NET=y\n")
+    assert asked(conf, "x86_64", tmp_path) == "built skipped"
 
 
 def test_users_get_what_they_run_and_developers_their_tools() -> None:
