@@ -124,18 +124,37 @@ def test_a_link_to_a_copy_of_our_file_stays(package: str, status: int, tmp_path:
     assert (tmp_path / "kept elsewhere").read_text().startswith(OURS)
 
 
-def test_purge_takes_our_files_along_and_no_link(tmp_path: Path) -> None:
+def purged(root: Path) -> None:
+    """Run the script as dpkg does when it purges the package of the command."""
     script = (ROOT / "debian/lightsleep.postrm").read_text()
     for place in ("/etc/", "/run/"):
-        script = script.replace(f" {place}", f" {tmp_path}{place}")
+        script = script.replace(f" {place}", f" {root}{place}")
+    script = script.replace("/usr/local", f"{root}/usr/local")
+    (root / "bin").mkdir()
+    for name in ("head", "grep", "rm", "rmdir"):  # and no lightsleep that this machine may have
+        (root / "bin" / name).symlink_to(str(shutil.which(name)))
+    environment = {"PATH": str(root / "bin")}
+    subprocess.run(["/bin/sh", "-c", script, "sh", "purge"], env=environment, check=True)
+
+
+def test_purge_takes_our_files_along_and_no_link(tmp_path: Path) -> None:
     plant(tmp_path, f"kept elsewhere: {OURS}")
     plant(tmp_path, f"etc/modprobe.d/lightsleep.conf: {OURS}")
     plant(tmp_path, "etc/modprobe.d/.lightsleep.conf.new: half\nrun/lightsleep/lock:")
     link = tmp_path / "etc/modules-load.d/lightsleep.conf"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "kept elsewhere")
-    subprocess.run(["/bin/sh", "-c", script, "sh", "purge"], check=True)
+    purged(tmp_path)
     assert link.is_symlink()
     assert not list(tmp_path.glob("etc/modprobe.d/*"))
     assert not list(tmp_path.glob("etc/modprobe.d/.*"))
     assert not (tmp_path / "run/lightsleep").exists()
+
+
+def test_purge_leaves_what_another_installation_enabled_since(tmp_path: Path) -> None:
+    plant(tmp_path, f"etc/modprobe.d/lightsleep.conf: {OURS}\nrun/lightsleep/lock:")
+    command = plant(tmp_path, "usr/local/bin/lightsleep: #!/bin/sh") / "usr/local/bin/lightsleep"
+    command.chmod(0o755)
+    purged(tmp_path)
+    assert (tmp_path / "etc/modprobe.d/lightsleep.conf").exists()
+    assert (tmp_path / "run/lightsleep/lock").exists()
