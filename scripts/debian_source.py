@@ -17,6 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASE = re.compile(r"\(([^)]+)\)")
+PARTS = (
+    *("lightsleep", "kernel", "debian", "docs", "contrib", "scripts", "pyproject.toml", "LICENSE"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"),
+)
+"""What packages are built from. Other files, such as a list of machines, do not change them."""
 
 
 def git(*argv: str) -> str:
@@ -46,7 +51,8 @@ def version(
 
 def uncommitted() -> datetime | None:
     """Return when the newest file that differs from the commit was changed."""
-    lines = git("status", "--porcelain", "--no-renames", "-z").split("\0")
+    status = "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z"
+    lines = git(*status, "--", *PARTS).split("\0")
     files = [ROOT / line[3:] for line in lines if line]
     if not files:
         return None
@@ -55,7 +61,7 @@ def uncommitted() -> datetime | None:
 
 
 def main(target: Path) -> None:
-    """Copy every file that is part of the tree, and date its changelog."""
+    """Copy every file that packages are built from, and date the changelog."""
     if target.exists() and any(target.iterdir()):
         sys.exit(f"{target} is there, and not empty: remove it, or name another folder")
     changelog = (ROOT / "debian/changelog").read_text(encoding="utf-8")
@@ -65,7 +71,8 @@ def main(target: Path) -> None:
     committed = datetime.fromisoformat(git("log", "-1", "--format=%cI"))
     tagged = f"v{release}" in git("tag", "--points-at", "HEAD").split()
     text = version(release, tagged, committed, git("rev-parse", "--short=9", "HEAD"), changed)
-    for name in git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+    there = "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    for name in git(*there, "--", *PARTS).split("\0"):
         source = ROOT / name
         if source.is_symlink() or source.is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)

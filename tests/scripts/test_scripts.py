@@ -74,11 +74,35 @@ def test_the_source_of_the_packages_has_what_the_clone_has(tmp_path: Path) -> No
     assert (tmp_path / "lightsleep/kernel/Kbuild").exists()
     assert os.access(tmp_path / "debian/rules", os.X_OK)
     assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "tests").exists()
     again = subprocess.run(argv, capture_output=True, text=True)
     assert again.returncode == 1
     assert (
         again.stderr == f"{tmp_path} is there, and not empty: remove it, or name another folder\n"
     )
+
+
+def written(file: Path, seconds: int) -> None:
+    """Write a file anew at this time. Its folder was made before that."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(str(seconds))
+    os.utime(file, (seconds, seconds))
+    os.utime(file.parent, (1, 1))
+
+
+def test_what_the_packages_have_raises_their_version_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uncommitted = debian_source["uncommitted"]
+    monkeypatch.setitem(uncommitted.__globals__, "ROOT", tmp_path)
+    for argv in (["init", "--quiet"], ["config", "status.showUntrackedFiles", "no"]):
+        subprocess.run(["git", "-C", tmp_path, *argv], check=True)
+    written(tmp_path / "hosts", 9)
+    assert uncommitted() is None
+    (tmp_path / "lightsleep").mkdir()
+    for seconds in (3, 5):
+        written(tmp_path / "lightsleep/new/verb.py", seconds)
+        assert uncommitted() == datetime.fromtimestamp(seconds, UTC)
 
 
 def test_the_next_release_is_the_same_everywhere() -> None:
