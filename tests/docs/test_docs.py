@@ -67,6 +67,15 @@ def test_make_has_the_verbs_that_pages_name(page: Path) -> None:
     assert set(VERB.findall(page.read_text())) <= known
 
 
+@EACH_PAGE
+def test_a_page_that_edits_a_unit_says_how_to_undo_it(page: Path) -> None:
+    text = page.read_text()
+    edited, reverted = (
+        set(re.findall(rf"systemctl {verb} ([\w.@-]+)", text)) for verb in ("edit", "revert")
+    )
+    assert edited <= reverted
+
+
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/packages.md", "docs/scan.md"])
 def test_pages_name_the_kernels_that_dkms_builds_for(page: str) -> None:
     rule = (ROOT / "kernel/dkms-kernels.sh").read_text()
