@@ -85,6 +85,16 @@ def test_pages_name_the_kernels_that_dkms_builds_for(page: str) -> None:
     assert set(re.findall(r"Linux (\d\S*) to (\d+\.\d+)", text)) == {(first, last)}
 
 
+def test_a_page_removes_every_module_that_make_installs() -> None:
+    kbuild, _, _ = (ROOT / "kernel/Kbuild").read_text().partition("ifdef LIGHTSLEEP_TESTS")
+    installed = set(re.findall(r"(?m)^obj-.* \+= (\w+)\.o$", kbuild))
+    assert {"cpuidle_lightsleep", "cpuidle_synthetic"} <= installed
+    page = (ROOT / "docs/packages.md").read_text()
+    (row,) = re.findall(r"(?m)^\| `sudo make -C kernel install` \| (.*)$", page)
+    (removed,) = re.findall(r"\{([\w,]+)\}\.ko", row)
+    assert set(removed.split(",")) == installed
+
+
 def test_the_experiment_of_the_how_to_is_one() -> None:
     text = (ROOT / "docs/how-to/add-an-experiment.md").read_text()
     (code,) = re.findall(r"(?s)```python\n(.+?)```", text)
