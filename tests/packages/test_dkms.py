@@ -20,6 +20,7 @@ pytestmark = pytest.mark.build
 STEPS = """
 cd /root/kernel
 kernel=$(ls /lib/modules)
+find . | sort > /tmp/sources
 there() {
     for module; do
         modinfo -k $kernel -F license $module | grep -qx GPL
@@ -77,6 +78,10 @@ sed -i '\\,^/usr/src/lightsleep-,d' /var/lib/dpkg/info/make.list
 make dkms-remove
 absent cpuidle_lightsleep virtio_poll_source test_cpuidle_latency cpuidle_synthetic
 test -z "$(ls /usr/lib/dracut/dracut.conf.d)"
+# What was built here goes without any headers.
+test -e cpuidle_lightsleep.ko
+make clean KERNEL=9.9.9
+find . | sort | diff /tmp/sources -
 """
 
 

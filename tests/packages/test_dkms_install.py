@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""make dkms-install where something that it needs is missing: it names that, and nothing else."""
+"""make in kernel/: what dkms-install says where something is missing; clean needs no kernel."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -77,3 +78,19 @@ def test_the_log_of_a_build_names_no_package_that_is_not_there(tmp_path: Path) -
     assert command.endswith("/build modules")
     assert "DKMS_PACKAGE" not in said
     assert 'PACKAGE_NAME="lightsleep"' in said
+
+
+def test_clean_needs_no_kernel(tmp_path: Path) -> None:
+    """The headers may be gone with the kernel that it was built for."""
+    sources = tmp_path / "my sources"
+    (sources / "drivers").mkdir(parents=True)
+    for name in ("Makefile", "dkms.conf"):
+        shutil.copy(ROOT / "kernel" / name, sources)
+    (sources / "drivers/a.c").touch()
+    kept = set(sources.rglob("*"))
+    built = ("a.ko", "a.mod", "a.mod.c", "a.mod.o", ".a.ko.cmd", ".module-common.o")
+    for name in (*built, "Module.symvers", "modules.order", "drivers/a.o", "drivers/.a.o.d"):
+        (sources / name).touch()
+    argv = [str(shutil.which("make")), "-C", str(sources), "clean", "BUILD=/nonexistent"]
+    subprocess.run(argv, env={"PATH": os.environ["PATH"]}, check=True, capture_output=True)
+    assert set(sources.rglob("*")) == kept
