@@ -50,10 +50,13 @@ INTERRUPTS = Family(
 )
 
 OWN: dict[str, tuple[Family, float]] = {
-    "polls": (Family("polls_total", "counter", "Polls before a halt."), 1),
+    "polls": (Family("polls_total", "counter", "Idle periods in which the CPU polled."), 1),
     "hits": (Family("poll_hits_total", "counter", "Polls that saw a wakeup."), 1),
     "halts": (Family("halts_total", "counter", "Halts."), 1),
-    "polled_ns": (Family("polled_seconds_total", "counter", "Time polled."), 1e-9),
+    "polled_ns": (
+        Family("polled_seconds_total", "counter", "Time that lightsleep's driver polled."),
+        1e-9,
+    ),
     "wasted_ns": (
         Family("polled_in_vain_seconds_total", "counter", "Time polled that no wakeup ended."),
         1e-9,
@@ -63,7 +66,8 @@ OWN: dict[str, tuple[Family, float]] = {
         Family(
             "halt_cost_seconds",
             "gauge",
-            "What a wakeup from a halt costs more than one from a poll; 0 if unknown.",
+            "What a wakeup from a halt costs more than one from a poll, in use on this CPU: "
+            "at most 25 us until it is known, 0 if polls save nothing.",
         ),
         1e-9,
     ),

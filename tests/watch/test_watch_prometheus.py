@@ -147,6 +147,13 @@ def test_alerts_and_dashboard_name_metrics_that_there_are(file: Path, metrics: b
     assert named <= there
 
 
+def test_the_page_explains_every_alert() -> None:
+    page = (ROOT / "docs/watch.md").read_text()
+    explained = re.findall(r"(?m)^\| `(Lightsleep\w+)` \| for (\d+) minutes, ", page)
+    alerts = re.findall(r"(?s)- alert: (\w+)\n.*?\n +for: (\d+)m\n", RULES.read_text())
+    assert explained == alerts != []
+
+
 def test_the_dashboard_is_one() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
