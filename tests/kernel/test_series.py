@@ -262,7 +262,7 @@ def git_am(tree: Path, mails: list[Path]) -> None:
         ["init", "--quiet"],
         ["add", "--all", "--force"],
         ["commit", "--quiet", "--message=stock"],
-        ["am", "--quiet", *map(str, mails)],
+        ["am", "--quiet", "--empty=drop", *map(str, mails)],
     ):
         identity = ["-c", "user.name=Tester", "-c", "user.email=tester@example.org"]
         subprocess.run(["git", *identity, *words], cwd=tree, check=True)
@@ -282,7 +282,7 @@ def test_mails_carry_the_new_files_and_apply(tmp_path: Path) -> None:
     for mail in mails:
         copies = getaddresses([message_from_string(mail.read_text())["Cc"]])
         assert copies == [("Core Keeper", "keeper@example.org"), ("", "core@lists.example.org")]
-    git_am(source, mails[1:])
+    git_am(source, mails)
     assert (source / "core/hook.c").read_text() == STOCK.replace("0", "2")
     assert (source / "core/new.c").read_text() == "int new;\n"
 
