@@ -37,6 +37,10 @@ DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
 INDEX = "README.md"
 INDEX_OF = ("experiment", "architecture, kernel", "in a sentence", "claims", "control", "date")
+COUNTS = (
+    "Where a page names the accelerator `tcg-icount`, the guests' clock counted instructions: what "
+    "a wakeup costs a host is not in such times."
+)
 WIDTH = 116
 """Columns of the picture: as many as the table needs."""
 
@@ -105,17 +109,22 @@ def index_of(folder: Path) -> str:
         said = f"{same.report(results).splitlines()[0]}."
         title = f"[{text(results[0].title)}]({path.name}.md)"
         rows.append((title, _where(results[0]), said, "", "", results[0].created[:10]))
-    emulated = all(
-        str(load_result(x)[0].environment.get("accelerator", {}).get("name")).startswith("tcg")
+    accelerators = {
+        str(load_result(x)[0].environment.get("accelerator", {}).get("name"))
         for x in folder.glob("*.json")
-    )
+    }
+    emulated = all(name.startswith("tcg") for name in accelerators)
     marks = ", ".join(f"{mark} {outcome.value}" for outcome, mark in words.OUTCOMES.items())
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         "<!-- Written by make results: do not edit. -->",
         "# Results",
         "Each page has all figures with their intervals, the claims, the command, the machine, and "
-        f"the raw samples.{' All guests were emulated.' if emulated else ''}",
+        "the raw samples, and says what each arm is."
+        f"{' All guests were emulated.' if emulated else ''}"
+        f"{f' {COUNTS}' if 'tcg-icount' in accelerators else ''}",
+        'In the interval behind such words as "times lower", a figure below 1 means the opposite: '
+        "higher.",
         f"Claims: {marks}. Those declared later, after the run, are not in the sentence. The "
         "control is a guest booted as the baseline is: it must not differ. Where a result has too "
         "few rounds for that, it was not judged.",

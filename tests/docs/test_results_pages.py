@@ -60,6 +60,14 @@ def test_the_result_of_an_experiment_of_ones_own_has_a_page(tmp_path: Path) -> N
     assert "](mine.md)" in (tmp_path / script.INDEX).read_text()
 
 
+def test_the_index_says_where_clocks_count_instructions(tmp_path: Path) -> None:
+    result = made_up()
+    for name, said in (("tcg", False), ("tcg-icount", True)):
+        result.environment["accelerator"] = {"name": name}
+        write_json(tmp_path / "one.json", result.document())
+        assert (f"emulated. {script.COUNTS}\n" in script.index_of(tmp_path)) is said
+
+
 def test_every_page_of_a_result_has_its_file() -> None:
     folder = ROOT / "docs/results"
     written = [path.with_suffix(".md") for path in (*RESULTS, *FOLDERS)]
