@@ -19,7 +19,11 @@
  * Context: process context, serialised by cost_mutex, but for idle_cost_ns(),
  * idle_cost_wakeup_ns() and idle_cost_machine_ns().
  */
+#ifdef LIGHTSLEEP_MODULE
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+#else
+#define pr_fmt(fmt) "idle_poll: " fmt
+#endif
 
 #include <linux/bits.h>
 #include <linux/cpu.h>
@@ -330,15 +334,44 @@ static unsigned long reason_bit(int error)
 	}
 }
 
+/* Is it no load, but the idle loop that keeps CPUs from halting? */
+static bool polls_anyway(int error)
+{
+#ifdef LIGHTSLEEP_MODULE
+	return false; /* A module cannot tell. */
+#else
+	return error == -EAGAIN && ops->polling_stopped();
+#endif
+}
+
+/* Until there is a result, the log has each reason once. */
+static void report(int error)
+{
+	bool anyway = polls_anyway(error);
+	unsigned long bit = anyway ? BIT(5) : reason_bit(error);
+	char at_most[64];
+
+	if (READ_ONCE(reported) & bit)
+		return;
+	WRITE_ONCE(reported, READ_ONCE(reported) | bit);
+	if (anyway) {
+		pr_info("nothing is measured while the idle loop polls anyway, as with idle=poll\n");
+		return;
+	}
+	scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns", READ_ONCE(machine.bound_ns));
+	pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
+		error == -ENODATA ? at_most : reason(error), error == -ENODATA ? -EAGAIN : error,
+		calibrate_wait / HZ, READ_ONCE(machine.cost_ns));
+}
+
 static void calibrate_again(struct work_struct *work);
 static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 
-/* A machine that stays busy is tried every minute; until a result, the log has each reason once. */
+/* A machine that stays busy is tried every minute. */
 static void calibrate_and_schedule(void)
 {
 	int ret = calibrate(READ_ONCE(machine.results) >= CALIBRATE_SOON_TIMES);
 	unsigned int results = READ_ONCE(machine.results);
-	char at_most[64];
 
 	if (ret == -ENODEV)
 		return;
@@ -347,14 +380,8 @@ static void calibrate_and_schedule(void)
 	else
 		calibrate_wait = clamp(2 * calibrate_wait, CALIBRATE_RETRY_MIN,
 				       results ? CALIBRATE_AGAIN : CALIBRATE_RETRY_MAX);
-	if (!results && !(READ_ONCE(reported) & reason_bit(ret))) {
-		WRITE_ONCE(reported, READ_ONCE(reported) | reason_bit(ret));
-		scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns",
-			  READ_ONCE(machine.bound_ns));
-		pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
-			ret == -ENODATA ? at_most : reason(ret), ret == -ENODATA ? -EAGAIN : ret,
-			calibrate_wait / HZ, READ_ONCE(machine.cost_ns));
-	}
+	if (!results)
+		report(ret);
 	queue_delayed_work(ops->workers, &calibrate_work, calibrate_wait);
 }
 
