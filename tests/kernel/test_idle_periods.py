@@ -264,6 +264,7 @@ static void pass(void)
 }
 """
 SERIES = """
+#define _LINUX_POLL_SOURCE_H
 #include <kernel.h>
 #include "idle_poll.c"
 #include "idle_poll_sysfs.c"

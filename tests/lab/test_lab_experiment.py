@@ -84,15 +84,14 @@ def test_a_patched_kernel_is_set_up_as_the_baseline(
     named: tuple[str, ...], arms: str, claims: int
 ) -> None:
     given = experiment(lambda _: {}, arms=ARMS, claims=(Claim("b", "a", (WAIT.name,)),))
-    kernels = {"kernel_named": True, "patched": PATCHED.tree}
-    chosen = adapted(given, arms=named, **kernels)
+    chosen = adapted(given, arms=named, kernel_named=True, patched=PATCHED.tree)
     machines = machines_of(chosen, Machine(foreign=PLAIN))
     assert " ".join(machines) == arms
     assert len(chosen.claims) == claims
     assert machines["patched"] == dataclasses.replace(machines["a"], foreign=PATCHED)
     assert {x.foreign for name, x in machines.items() if name != "patched"} == {PLAIN}
     with pytest.raises(WrongUsage, match="adds an arm patched, but this experiment has one"):
-        adapted(chosen, **kernels)
+        adapted(chosen, kernel_named=True, patched=PATCHED.tree)
 
 
 def test_an_arm_with_a_kernel_of_the_lab_does_not_boot_that_of_the_command_line() -> None:
@@ -123,6 +122,6 @@ def test_a_kernel_that_is_named_does_not_replace_what_is_compared(kernel: str) -
     base, treated, control = SERIES
     differs = dataclasses.replace(treated, kernel=kernel)
     given = experiment(lambda _: {}, arms=(base, differs, control))
-    with pytest.raises(WrongUsage, match="arm a .* boots kernel 6.12-series, because the kernel"):
+    with pytest.raises(WrongUsage, match=r"arm a .* boots kernel 6.12-series, because the kernel"):
         adapted(given, kernel_named=True)
     assert adapted(given, kernel_named=True, arms=("a", "c")).baseline.kernel == ""

@@ -298,21 +298,30 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
         (X86, gcc("gcc"), "gcc gcc-14", []),
         (X86, gcc("gcc-14"), "gcc gcc-14", ["CC=gcc-14"]),
         (X86, gcc("gcc-14"), "gcc", []),
-        (X86, gcc("x86_64-linux-gnu-gcc-14"), "x86_64-linux-gnu-gcc-14", [
-            "CC=x86_64-linux-gnu-gcc-14"
-        ]),
+        (
+            X86,
+            gcc("x86_64-linux-gnu-gcc-14"),
+            "x86_64-linux-gnu-gcc-14",
+            ["CC=x86_64-linux-gnu-gcc-14"],
+        ),
         (X86, CLANG, "clang", ["CC=clang"]),
         (X86, CLANG, "clang clang-19", ["CC=clang-19"]),
         (X86, CLANG + LLD, "clang ld.lld llvm-ar", ["LLVM=1"]),
         (X86, CLANG + LLD, "clang clang-19 ld.lld llvm-ar", ["LLVM=1"]),
         (X86, CLANG + LLD, "clang-19 ld.lld-19 llvm-ar-19", ["LLVM=-19"]),
         # gcc-14 of the machine on which this was built.
-        (ARM64_ARCH, gcc("gcc-14"), "gcc-14 aarch64-linux-gnu-gcc", [
-            "CROSS_COMPILE=aarch64-linux-gnu-"
-        ]),
-        (ARM64_ARCH, gcc("aarch64-linux-gnu-gcc-14"), "aarch64-linux-gnu-gcc-14", [
-            "CC=aarch64-linux-gnu-gcc-14", "CROSS_COMPILE=aarch64-linux-gnu-"
-        ]),
+        (
+            ARM64_ARCH,
+            gcc("gcc-14"),
+            "gcc-14 aarch64-linux-gnu-gcc",
+            ["CROSS_COMPILE=aarch64-linux-gnu-"],
+        ),
+        (
+            ARM64_ARCH,
+            gcc("aarch64-linux-gnu-gcc-14"),
+            "aarch64-linux-gnu-gcc-14",
+            ["CC=aarch64-linux-gnu-gcc-14", "CROSS_COMPILE=aarch64-linux-gnu-"],
+        ),
         (ARM64_ARCH, CLANG + LLD, "clang ld.lld llvm-ar", ["LLVM=1"]),
         (ARM64_ARCH, CLANG, "clang", ["CC=clang", "CROSS_COMPILE=aarch64-linux-gnu-"]),
     ],

@@ -393,7 +393,5 @@ def test_a_complaint_of_a_kernel_is_told_with_its_turn() -> None:
             experiment(measure), (WAIT,), guests, ["abc"] * 3, quiet(), label="boot 2 of 9, "
         )
     said = raised.value.format_message()
-    assert said == (
-        "b: its kernel complained\nthis happened in: boot 2 of 9, round 1 of 2: b"
-    )
+    assert said == ("b: its kernel complained\nthis happened in: boot 2 of 9, round 1 of 2: b")
     assert "".join(turns) == "abcab"

@@ -104,7 +104,8 @@ def test_a_reading(reader: Opener) -> None:
     found = reader(1, 3).read()
     assert list(found.cpus) == [1, 3]
     cpu = found.cpus[3]
-    assert (cpu.names, cpu.polling) == (NAMES, {"POLL"})
+    assert cpu.names == NAMES
+    assert cpu.polling == {"POLL"}
     assert cpu.states == States((100_000, 200_000), (300_000_000, 600_000_000))
     assert cpu.own
     assert (cpu.own.hits, cpu.own.limit_ns, cpu.own.halt_cost_ns) == (70_000, 0, 52_000)

@@ -40,7 +40,10 @@ def test_the_page_names_files_that_there_are() -> None:
     (source,) = re.findall(r"(?m)^    sudo cp (\S+) /etc/systemd/system/$", DOCS)
     assert ROOT / source == UNIT
     removed = re.findall(r"(?m)^    sudo rm (\S+)$", DOCS)
-    assert removed == [service()["ExecStart"].split()[-1], f"/etc/systemd/system/{UNIT.name}"]
+    written = service()["ExecStart"].split()[-1]
+    # The second one is that of a folder of one's own.
+    folder = f"/FOLDER/{Path(written).name}"
+    assert removed == [written, folder, f"/etc/systemd/system/{UNIT.name}"]
 
 
 def test_the_packages_have_it() -> None:
