@@ -343,7 +343,7 @@ def test_the_share_of_recorded_metrics_that_show_20_percent_is_the_one_in_the_do
     effects = [drawn_from(metric, 500) + math.log(1.2) for metric in recorded_noise()]
     usually = sum(shown(each, boots=BOOTS) >= 0.9 for each in effects)
     said = " ".join((ROOT / "docs/lab.md").read_text().split())
-    assert f"in {usually} of the {len(effects)} recorded metrics" in said
+    assert f"For {usually} of the {len(effects)} recorded metrics" in said
 
 
 def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
