@@ -77,26 +77,31 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path``; waits for whoever holds it, and says so for another process."""
     held = False
     while not held:
-        with path.open("w") as file:
-            _wait_for(path, file)
-            if held := _is_at(path, file.fileno()):
-                _locks.append(path)
-                try:
+        try:
+            with path.open("w") as file:
+                _wait_for(path, file)
+                if held := _is_at(path, file.fileno()):
+                    _locks.append(path)
                     yield
-                finally:
-                    _locks.remove(path)
+        finally:
+            if held:
+                _locks.remove(path)  # only now is the lock free for other threads
 
 
 def _wait_for(path: Path, file: IO[str]) -> None:
     """Lock ``file``, which is at ``path``."""
     end_s = time.monotonic() + SILENT_S
-    while time.monotonic() < end_s:
+    while path in _locks or time.monotonic() < end_s:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if path in _locks:
             end_s = time.monotonic() + SILENT_S
         time.sleep(0.02)
+    # On a busy machine, the last look may be long ago, and a thread of ours gone since.
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
     name = path.name[1:].removesuffix(".lock")
     said = f"waiting for another process, which has the lock of {name} in {path.parent}"
     print(said, file=sys.stderr)

@@ -89,7 +89,7 @@ def cached(suite: str, packages: tuple[str, ...]) -> Path:
         mmdebstrap = ["mmdebstrap", "--mode=root", "--variant=apt", "--format=directory", include]
         mmdebstrap.append("--dpkgopt=force-unsafe-io")
         host.need("mmdebstrap")
-        argv = [*mmdebstrap, suite, str(tree), *sources(suite, suite)]
+        argv = [*ALONE, *mmdebstrap, suite, str(tree), *sources(suite, suite)]
         host.run(argv, f"installing {suite}", timeout_s=1800)
 
     key = cache.digest(repr(packages))

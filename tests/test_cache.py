@@ -14,6 +14,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 from unittest.mock import Mock
 
@@ -153,10 +154,14 @@ def test_who_waits_for_another_process_says_so_once(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("pause_s", [0.02, 0.6])
 def test_a_thread_of_this_process_is_waited_for_in_silence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pause_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """On a busy machine, too, where a pause between two looks outlasts the thread."""
     monkeypatch.setattr(cache, "SILENT_S", 0.05)
+    paused = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: time.sleep(pause_s))
+    monkeypatch.setattr(cache, "time", paused)
     building = threading.Event()
 
     def slow(scratch: Path) -> None:
