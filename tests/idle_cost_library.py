@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """idle_cost.c, the kernel's own file, on one CPU that polls, with time and measurements as told."""
 
+import functools
+from typing import Any
+
 import cffi
 from kernel_library import simulated
 
@@ -77,6 +80,9 @@ int warnings;
 #include <stdio.h>
 #include "idle_cost.c"
 #include <linux/idle_poll/poll_limit.h>
+#ifndef LIGHTSLEEP_MODULE
+#define idle_cost_calibrate calibrate
+#endif
 
 unsigned long jiffies;
 static u64 now_ns;
@@ -110,7 +116,9 @@ static void advertise(u64 latency_ns) { advertised_ns = latency_ns; }
 static const struct idle_cost_ops test_ops = {
 	.of = cost_of, .wait_weight = weight, .learns = learning, .polling_stopped = stopped,
 	.polling_paused = paused,
+#ifdef LIGHTSLEEP_MODULE
 	.wait_forbidden = forbidden, .set_exit_latency = advertise,
+#endif
 };
 
 static struct poll_limit_params params(void)
@@ -152,6 +160,12 @@ int measure_found(int ret)
 {
 	ends_with = ret;
 	return idle_cost_calibrate(false);
+}
+
+void start(int ret)
+{
+	ends_with = ret;
+	idle_cost_start(&test_ops);
 }
 
 int measure(int ret, s64 cost_ns, s64 margin_ns)
@@ -250,7 +264,7 @@ u64 wakeup_ns(void) { return idle_cost_wakeup_ns(&the_cpu); }
 
 FFI = cffi.FFI()
 FFI.cdef("""
-void begin(void); int measure(int ret, int64_t cost_ns, int64_t margin_ns);
+void begin(void); void start(int ret); int measure(int ret, int64_t cost_ns, int64_t margin_ns);
 void programs_lose(int64_t cost_ns, int64_t upper_ns); bool programs_know(void);
 void pass_second(const uint64_t *cycle_ns, int cycles, uint64_t halt_ns);
 uint64_t cost_ns(void); uint64_t wakeup_ns(void);
@@ -263,3 +277,9 @@ extern bool is_stopped, is_paused, learns_nothing; extern int measurements, warn
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
 LIB = simulated(FFI, SOURCE, HEADERS, NEEDS, ("-DLIGHTSLEEP_MODULE",))
+
+
+@functools.cache
+def of_series() -> Any:
+    """Return the same as the series has it."""
+    return simulated(FFI, SOURCE, HEADERS, NEEDS)

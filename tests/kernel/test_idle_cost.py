@@ -5,7 +5,7 @@ import errno
 from typing import Any
 
 import pytest
-from idle_cost_library import FFI, LIB
+from idle_cost_library import FFI, LIB, of_series
 
 US = 1000
 ASSUMED_NS = 25 * US
@@ -86,13 +86,27 @@ def test_the_log_has_each_reason_once_until_there_is_a_result() -> None:
     assert warnings(BUSY, 0, LATE) == 1
 
 
-# Where noise hides the cost, its bound counts.
-
-
 def text(of: Any) -> str:
     found = FFI.string(of)
     assert isinstance(found, bytes)
     return found.decode()
+
+
+@pytest.mark.parametrize("ending", [BUSY, LATE])
+def test_where_the_idle_loop_polls_anyway_the_log_blames_no_load(ending: int) -> None:
+    """No CPU halts as it is told. Or all spin, so that a host without enough cores delays them."""
+    lib = of_series()
+    lib.begin()
+    lib.start(ending)
+    assert (lib.warnings, "the machine is busy" in text(lib.log_line)) == (1, True)
+    lib.begin()
+    lib.is_stopped = True
+    lib.start(ending)
+    assert lib.warnings == 0
+    assert text(lib.log_line).startswith("nothing is measured while the idle loop polls anyway")
+
+
+# Where noise hides the cost, its bound counts.
 
 
 @pytest.mark.parametrize(("cost_us", "margin_us", "assumed_us"), [(1, 2, 3), (10, 30, 25)])

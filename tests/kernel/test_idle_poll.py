@@ -31,6 +31,7 @@ MAY_SKIP = {
 }
 """On a busy host, where the guest loses ticks, and its CPUs leave the cores to others."""
 PIPE = ("perf", "bench", "-f", "simple", "sched", "pipe", "-l", "2000")
+SPINS = "idle_poll: nothing is measured while the idle loop polls anyway"
 
 
 def pipe_interrupts(guest: Guest) -> int:
@@ -155,8 +156,10 @@ def test_an_idle_loop_that_polls_anyway_is_left_alone() -> None:
             assert set(guest.run(["sh", "-c", f"cat {files}"]).stdout.split()) == {"0"}
         # Nothing halts, so there is nothing to measure either; the log says so once.
         assert guest.read_text(f"{PARAMETERS}/halt_cost_ns").strip() == "0"
+        until_said = f"until dmesg | grep -q '{SPINS}'; do sleep 0.1; done"
+        guest.run(["sh", "-c", until_said], timeout_s=ENOUGH_S)
         said = guest.run(["dmesg"]).stdout
-        assert said.count("idle_poll: nothing is measured while the idle loop polls anyway") == 1
+        assert said.count(SPINS) == 1
         assert "cannot measure the halt cost" not in said
 
 

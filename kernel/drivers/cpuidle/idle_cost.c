@@ -334,13 +334,16 @@ static unsigned long reason_bit(int error)
 	}
 }
 
-/* Is it no load, but the idle loop that keeps CPUs from halting? */
+/*
+ * Is it no load, but the idle loop that keeps CPUs from halting? As all of them spin then, a host
+ * that is short of cores may delay them so much that the measurement times out.
+ */
 static bool polls_anyway(int error)
 {
 #ifdef LIGHTSLEEP_MODULE
 	return false; /* A module cannot tell. */
 #else
-	return error == -EAGAIN && ops->polling_stopped();
+	return (error == -EAGAIN || error == -ETIMEDOUT) && ops->polling_stopped();
 #endif
 }
 
