@@ -19,6 +19,7 @@ KERNEL_H = r"""
 #define KERNEL_H
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <linux/compiler.h>
 #include <linux/minmax.h>
@@ -39,7 +40,8 @@ typedef int32_t s32;
 #define pr_err(...) do { } while (0)
 #define pr_warn(...) do { } while (0)
 extern unsigned int warnings_once;
-#define pr_warn_once(...) (warnings_once++)
+extern char warned[200];
+#define pr_warn_once(...) (warnings_once++, snprintf(warned, sizeof(warned), __VA_ARGS__))
 #define data_race(what) (what)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define DIV_ROUND_UP_ULL(x, by) (((x) + (by) - 1) / (by))
@@ -301,6 +303,7 @@ static void pass(void)
 """
 BOTH = """
 unsigned int cpus, warnings_once;
+char warned[200];
 u64 now_ns, wake_ns, interrupt_ns, host_takes_ns, reading_takes_ns, readings;
 bool memory_is_short;
 s64 qos_limit_ns;
@@ -400,7 +403,8 @@ void contend(unsigned int cpu, u64 for_ns); bool measures(void); void judge(void
 extern int64_t qos_limit_ns; extern unsigned long devices_work;
 extern u64 reading_takes_ns, readings; u64 gap_ns(void);
 void halt_takes(u64 latency_ns); unsigned int advertised_us(void);
-extern unsigned int warnings_once; void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
+extern unsigned int warnings_once; extern char warned[200];
+void interrupts(u32 interrupts, u64 gap_ns, unsigned int work);
 extern bool memory_is_short; void come_online(unsigned int cpu); bool is_measured(unsigned int cpu);
 void call(u32 calls, u64 gap_ns); u64 polls(void); u64 hits(void); u64 polled_ns(void);
 const struct poll_limit *policy(void); u64 deliberate_halts(void); u32 aborts(void);
@@ -629,21 +633,35 @@ def test_no_result_takes_halts_from_cpus_whose_limit_allows_them(library: Any) -
     assert library.advertised_us() == 13
 
 
+def result(library: Any, halt_us: int) -> tuple[int, int]:
+    """Return how often the log warns of a result, and what is advertised then, in us."""
+    before = library.warnings_once
+    library.halt_takes(halt_us * US)
+    return library.warnings_once - before, library.advertised_us()
+
+
 @pytest.mark.parametrize("library", ["module"], indirect=True)
 def test_the_log_says_where_halt_takes_longer_than_a_limit_that_allows_it(library: Any) -> None:
     library.begin(2)
     library.halt_takes(25 * US)
     library.qos_limit_ns = 32 * US
-
-    def warnings(halt_us: int) -> int:
-        before = library.warnings_once
-        library.halt_takes(halt_us * US)
-        assert library.advertised_us() == 32
-        return int(library.warnings_once - before)
-
-    assert [warnings(x) for x in (25, 32, 33, 60)] == [0, 0, 1, 1]
+    allowed = [result(library, x) for x in (25, 32, 33, 60)]
+    assert allowed == [(0, 32), (0, 32), (1, 32), (1, 32)]
     library.qos_limit_ns = 20 * US  # forbids HALT anyway
-    assert warnings(30) == 0
+    assert result(library, 40) == (0, 50)
+
+
+@pytest.mark.parametrize("library", ["module"], indirect=True)
+def test_a_limit_that_a_result_keeps_is_not_too_low(library: Any) -> None:
+    """The margin is no time that a halt takes."""
+    library.begin(2)
+    for halt_us in (1, 16):
+        library.halt_takes(halt_us * US)
+    assert library.advertised_us() == 20
+    library.qos_limit_ns = 30 * US
+    assert [result(library, x) for x in (26, 60)] == [(0, 30), (1, 30)]
+    said = bytes(FFI.buffer(library.warned))
+    assert said.startswith(b"HALT takes 60 us now; a latency limit of 30 us allows it")
 
 
 @pytest.mark.parametrize("library", ["module"], indirect=True)

@@ -468,9 +468,9 @@ static void set_exit_latency(u64 latency_ns)
 	u64 most_us = is_advertised ? lowest_allowing_ns() / NSEC_PER_USEC : U32_MAX;
 	unsigned int latency_us = clamp(with_margin_us, 1ULL, most_us);
 
-	if (latency_us < with_margin_us && latency_ns > state->exit_latency_ns)
-		pr_warn_once("HALT takes %llu us now; a latency limit of %u us allows it all the same, as it did before\n",
-			     with_margin_us, latency_us);
+	if (latency_ns > most_us * NSEC_PER_USEC)
+		pr_warn_once("HALT takes %llu us now; a latency limit of %llu us allows it all the same, as it did before\n",
+			     DIV_ROUND_UP_ULL(latency_ns, NSEC_PER_USEC), most_us);
 	if (latency_us == state->exit_latency ||
 	    (latency_ns <= state->exit_latency_ns && latency_ns >= state->exit_latency_ns / 2))
 		return;
