@@ -112,6 +112,13 @@ def test_the_admin_guide_names_each_file_of_the_driver() -> None:
             assert re.search(rf"\b{Path(path).name}``", guide), path
 
 
+def test_all_that_keeps_cpus_from_being_measured_may_be_why_none_is() -> None:
+    text = (ABI / "sysfs-module-cpuidle_lightsleep").read_text()
+    reason = " ".join(text.split()).partition("EPERM if no CPU")[2].partition(". ")[0]
+    for why in ("isolation", "disabled state", "latency limit", "idle device"):
+        assert why in reason
+
+
 def test_where_a_state_counts_promotions_is_told_as_the_code_decides_it() -> None:
     """The driver alone does not: some flags of a state forbid to leave it."""
     code = (KERNEL / "drivers/cpuidle/promote.h").read_text()

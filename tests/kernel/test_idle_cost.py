@@ -92,6 +92,13 @@ def text(of: Any) -> str:
     return found.decode()
 
 
+def test_all_that_keeps_cpus_from_being_measured_may_be_why_none_is() -> None:
+    warnings(FORBIDDEN)
+    said = text(LIB.log_line)
+    for why in ("isolation", "disabled state", "latency limit", "idle device"):
+        assert why in said
+
+
 @pytest.mark.parametrize("ending", [BUSY, LATE])
 def test_where_the_idle_loop_polls_anyway_the_log_blames_no_load(ending: int) -> None:
     """No CPU halts as it is told. Or all spin, so that a host without enough cores delays them."""

@@ -304,7 +304,7 @@ static const char *reason(int error)
 		return "polls make wakeups slower";
 	case -EPERM:
 #ifdef LIGHTSLEEP_MODULE
-		return "a disabled state or a latency limit forbids it on all CPUs";
+		return "no usable CPU: isolation, disabled state, latency limit, or no idle device";
 #else
 		return "all CPUs are isolated";
 #endif
