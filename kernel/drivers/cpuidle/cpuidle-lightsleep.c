@@ -491,7 +491,8 @@ static bool wait_forbidden(unsigned int cpu)
 	const struct cpuidle_device *dev = &per_cpu_ptr(lightsleep, cpu)->dev;
 	const struct cpuidle_state_usage *usage = dev->states_usage;
 
-	return !dev->registered ||
+	/* It changes in hotplug only, but shares a word with a bit that the CPU writes in idle. */
+	return data_race(!dev->registered) ||
 	       READ_ONCE(usage[POLL_INDEX].disable) || READ_ONCE(usage[HALT_INDEX].disable) ||
 	       latency_qos_limit_ns(&latency_onlooker, cpu) <
 	       (s64)driver.states[HALT_INDEX].exit_latency_ns;
