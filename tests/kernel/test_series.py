@@ -465,6 +465,9 @@ def test_virtio_net_joins_the_poll_without_virtio_blk(
     series.unpack_hooked(hooked(kernel), topic.patches, tmp_path)
     for patch in topic.patches:
         series.apply(patch, tmp_path)
+    # What virtio_net includes, and which option it asks for, is there all the same.
+    assert (tmp_path / "include/linux/virtqueue_source.h").exists()
+    assert "\nconfig VIRTIO_POLL_SOURCE\n" in (tmp_path / "drivers/virtio/Kconfig").read_text()
 
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -514,7 +517,7 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     kernel: BuiltKernel, topic: series.Topic, hooked: Hooked, tmp_path: Path
 ) -> None:
     archive = hooked(kernel)
-    _, *mails = series.write_mails(topic, archive, tmp_path / "mails")
+    cover, *mails = series.write_mails(topic, archive, tmp_path / "mails")
     assert len(mails) == len(topic.patches)
     assert all("linux-kernel@vger.kernel.org" in mail.read_text() for mail in mails)
     if topic.patches[0].name == "softirq-stop-polling":
@@ -537,7 +540,7 @@ def test_the_mails_of_a_topic_please_checkpatch_and_apply(
     for tree in (fresh, applied):
         tree.mkdir()
         series.unpack_hooked(archive, topic.patches, tree)
-    git_am(fresh, mails)
+    git_am(fresh, [cover, *mails])
     for patch in topic.patches:
         series.apply(patch, applied)
     shutil.rmtree(fresh / ".git")
