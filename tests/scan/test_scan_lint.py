@@ -353,14 +353,6 @@ def test_lightsleeps_driver_heeds_latency_limits_under_every_governor(
     assert ("qos-polls" in found) == polls
 
 
-def test_poll_queues_that_were_asked_for_after_boot(tmp_path: Path) -> None:
-    """A file shows what the parameter is now, not what it was when the driver was bound."""
-    change = "sys/module/nvme/parameters/poll_queues: 2"
-    (found,) = findings("intel-laptop", change, tmp_path)
-    assert "when it is bound to a device" in found.why
-    assert "written after boot" in found.fix
-
-
 @pytest.mark.parametrize("transport", ["pcie", ""])
 def test_of_nvme_disks_only_those_of_pci_express_lack_queues(
     transport: str, tmp_path: Path
