@@ -353,6 +353,28 @@ def test_lightsleeps_driver_heeds_latency_limits_under_every_governor(
     assert ("qos-polls" in found) == polls
 
 
+@pytest.mark.parametrize(
+    ("change", "polls"),
+    [
+        ("dev/cpu_dma_latency: 10", True),
+        ("dev/cpu_dma_latency: 52", False),
+        ("dev/cpu_dma_latency: 0", False),  # qos-polls says it
+        (f"dev/cpu_dma_latency: 10\n{HALTPOLL}_ns: 0", False),
+        (f"dev/cpu_dma_latency: 10\n{LIGHTSLEEP}/mode: off", False),
+        (f"{CPU}/cpu2/power/pm_qos_resume_latency_us: 10", True),
+    ],
+)
+def test_lightsleeps_driver_polls_where_haltpoll_does_and_no_halt_is_allowed(
+    change: str, polls: bool, tmp_path: Path
+) -> None:
+    """Though POLL is disabled: the governor has chosen it, and HALT is beyond the limit."""
+    halt = f"{CPU}/cpu{{0-3}}/cpuidle/state1/latency: 52"
+    change = f"{GOVERNOR}: haltpoll\n{CPU}/cpu2/cpuidle/state0/disable: 1\n{halt}\n{change}"
+    found = {f.id: f.what for f in findings("lightsleep-guest", change, tmp_path)}
+    assert ("haltpoll-ignores-disable" in found) == polls
+    assert not polls or found["haltpoll-ignores-disable"].startswith("CPU 2: ")
+
+
 @pytest.mark.parametrize("transport", ["pcie", ""])
 def test_of_nvme_disks_only_those_of_pci_express_lack_queues(
     transport: str, tmp_path: Path

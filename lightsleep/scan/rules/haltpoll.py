@@ -4,7 +4,7 @@
 from dataclasses import asdict
 
 from lightsleep.scan import facts
-from lightsleep.scan.model import Scan
+from lightsleep.scan.model import Cpu, Scan
 from lightsleep.scan.rule import Rule
 
 
@@ -66,10 +66,23 @@ def _haltpoll_shallow(scan: Scan) -> str | None:
     return f"governor haltpoll never uses {', '.join(sorted(unreachable))}" if unreachable else None
 
 
+def _uses_disabled(scan: Scan, cpu: Cpu) -> bool:
+    if _decides(scan):
+        return any(state.disabled for state in cpu.states[:2])
+    # lightsleep's driver polls though POLL is disabled, where haltpoll has chosen it, and a limit
+    # forbids HALT. A limit of 0 makes CPUs poll under most governors: qos-polls says so.
+    mode = scan.lightsleep.mode if scan.lightsleep else None
+    grows = not scan.haltpoll or scan.haltpoll.guest_halt_poll_ns != 0
+    if mode == "off" or not grows or not facts.polls_first(cpu) or not cpu.states[0].disabled:
+        return False
+    limit_us = facts.latency_limit_us(scan, cpu) or 0
+    return any(0 < limit_us < (halt.latency_us or 0) for halt in facts.deeper(cpu))
+
+
 def _haltpoll_ignores_disable(scan: Scan) -> str | None:
-    if not _decides(scan):
+    if not facts.governor_is_haltpoll(scan):
         return None
-    where = facts.where(scan, lambda cpu: any(state.disabled for state in cpu.states[:2]))
+    where = facts.where(scan, lambda cpu: _uses_disabled(scan, cpu))
     return f"{where}: state disabled, but the governor is haltpoll" if where else None
 
 
