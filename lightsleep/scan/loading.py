@@ -66,10 +66,10 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         built=_below_root(built) if built else None,
         headers=_headers(tree, libraries, running),
         signed=_signed(file) if file else None,
-        enrolled=_enrolled(tree.root),
+        enrolled=_enrolled(tree),
         lockdown=lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
-        secure_boot=_secure_boot(tree.root),
+        secure_boot=_secure_boot(tree),
         container=container(tree, running),
         root=os.geteuid() == 0 if running else None,
         tdx_guest=_has(tree, "flags", "tdx_guest"),
@@ -170,19 +170,22 @@ def _content(file: Path, most: int) -> bytes | None:
     return None
 
 
-def _enrolled(root: Path) -> bool | None:
+def _enrolled(tree: Tree) -> bool | None:
     """Return whether a key that DKMS may sign with is one of the owner's, or of the firmware's.
 
     All are certificates in DER, so the one is found in the other as it is. Which one DKMS signs
     with is up to its configuration.
     """
-    keys = [key for key in _contents(root, DKMS_KEYS) if key]
-    accepted = _contents(root, ACCEPTED_KEYS)
+    keys = [key for key in _contents(tree, DKMS_KEYS) if key]
+    accepted = _contents(tree, ACCEPTED_KEYS)
     return any(key in each for key in keys for each in accepted) if keys and accepted else None
 
 
-def _contents(root: Path, files: Iterable[str]) -> list[bytes]:
-    found = (_content(root / file, MAX_BYTES) for file in files)
+def _contents(tree: Tree, files: Iterable[str]) -> list[bytes]:
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):  # links that lead in a circle
+            found.append(_content(tree.at(file), MAX_BYTES))
     return [content for content in found if content is not None]
 
 
@@ -192,9 +195,9 @@ def lockdown(tree: Tree) -> str | None:
     return found[1] if found and found[1] != "none" else None
 
 
-def _secure_boot(root: Path) -> bool | None:
+def _secure_boot(tree: Tree) -> bool | None:
     """Return the EFI variable: four bytes of attributes, then one of value."""
-    content = b"".join(_contents(root, [SECURE_BOOT]))
+    content = b"".join(_contents(tree, [SECURE_BOOT]))
     return content[4] == 1 if len(content) == 5 else None
 
 

@@ -102,6 +102,39 @@ def test_no_link_leads_out_of_a_recording(target: str, tmp_path: Path) -> None:
     assert not tree.is_file("sys/class/secret")
 
 
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def test_no_link_of_a_recording_leads_to_keys_and_variables_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at and not kept, but what they say is shown."""
+    root = plant(unfold("intel-laptop", tmp_path / "machine"), "sys/firmware/efi/x: x")
+    plant(tmp_path, f"secret: secret\n{SECURE_BOOT}: x")
+    (tmp_path / SECURE_BOOT).write_bytes(b"\x06\0\0\0\1")
+    (root / "var/lib/dkms").mkdir(parents=True)
+    (root / "var/lib/dkms/mok.pub").symlink_to(tmp_path / "secret")
+    (root / "sys/firmware/efi/efivars").symlink_to(tmp_path / "sys/firmware/efi/efivars")
+    opened, real = [], os.open
+
+    def noted(file: str | Path, *words: int) -> int:
+        opened.append(Path(file).resolve())
+        return real(file, *words)
+
+    monkeypatch.setattr(os, "open", noted)
+    assert collect(root)[0].loading.secure_boot is None
+    assert opened
+    assert [path for path in opened if not path.is_relative_to(root.resolve())] == []
+
+
+def test_keys_are_found_by_links_within_a_recording(tmp_path: Path) -> None:
+    root = plant(unfold("intel-laptop", tmp_path), "kept/dkms/mok.pub: KEY")
+    plant(root, "sys/firmware/efi/mok-variables/MokListRT: some KEY")
+    (root / "var/lib").mkdir(parents=True)
+    (root / "var/lib/dkms").symlink_to("/kept/dkms")
+    assert collect(root)[0].loading.enrolled is True
+
+
 @pytest.mark.parametrize("target", ["/sys/firmware/base", "../sys/firmware/base", "./../a/b"])
 def test_links_within_a_recording_are_followed(target: str, tmp_path: Path) -> None:
     """As /proc/device-tree is one, of a machine whose files are mounted in a folder."""
