@@ -17,6 +17,17 @@ MACHINE, CHROOT = 1, 0
 """The exit statuses of ischroot."""
 
 
+BY_PIP = ("usr/local/bin", "opt/lightsleep/bin")
+"""Where docs/packages.md has pip, or a person, put the command."""
+
+
+def elsewhere(script: str, root: Path) -> str:
+    """Return a script that looks below ``root`` for what pip installed."""
+    for place in BY_PIP:
+        script = script.replace(f"/{place}", f"{root}/{place}")
+    return script
+
+
 def removed(package: str, root: Path, ischroot: int, status: int = 1, said: str = "") -> str:
     """Run the script as dpkg does before it removes a package.
 
@@ -35,7 +46,7 @@ def removed(package: str, root: Path, ischroot: int, status: int = 1, said: str 
             (root / "etc" / name / "lightsleep.conf").write_text(OURS)
     script = (ROOT / f"debian/{package}.prerm").read_text()
     script = script.replace("/sys/module", f"{root}/modules").replace(" /run/", f" {root}/run/")
-    script = script.replace(" /etc/", f" {root}/etc/").replace("/usr/local", f"{root}/usr/local")
+    script = elsewhere(script.replace(" /etc/", f" {root}/etc/"), root)
     for name in ("head", "grep", "rm", "tail"):  # and no lightsleep that this machine may have
         (tools / name).unlink(missing_ok=True)
         (tools / name).symlink_to(str(shutil.which(name)))
@@ -101,6 +112,18 @@ def test_without_a_command_our_files_go(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.glob("etc/*/lightsleep.conf"))
 
 
+@pytest.mark.parametrize("place", BY_PIP)
+def test_the_command_from_pip_undoes_what_it_enabled(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("test_prerm.COMMAND", "other")
+    (tmp_path / "modules/cpuidle_lightsleep").mkdir(parents=True)
+    command = f"{place}/lightsleep"
+    plant(tmp_path, f"{command}: #!/bin/sh\n{command}: echo by pip: $1")
+    (tmp_path / command).chmod(0o755)
+    assert "by pip: disable\n" in removed("lightsleep-dkms", tmp_path, MACHINE)
+
+
 @pytest.mark.parametrize("package", ["lightsleep", "lightsleep-dkms"])
 def test_files_of_somebody_else_stay(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,7 +152,7 @@ def purged(root: Path) -> None:
     script = (ROOT / "debian/lightsleep.postrm").read_text()
     for place in ("/etc/", "/run/"):
         script = script.replace(f" {place}", f" {root}{place}")
-    script = script.replace("/usr/local", f"{root}/usr/local")
+    script = elsewhere(script, root)
     (root / "bin").mkdir()
     for name in ("head", "grep", "rm", "rmdir"):  # and no lightsleep that this machine may have
         (root / "bin" / name).symlink_to(str(shutil.which(name)))
@@ -151,10 +174,11 @@ def test_purge_takes_our_files_along_and_no_link(tmp_path: Path) -> None:
     assert not (tmp_path / "run/lightsleep").exists()
 
 
-def test_purge_leaves_what_another_installation_enabled_since(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", BY_PIP)
+def test_purge_leaves_what_another_installation_enabled_since(place: str, tmp_path: Path) -> None:
     plant(tmp_path, f"etc/modprobe.d/lightsleep.conf: {OURS}\nrun/lightsleep/lock:")
-    command = plant(tmp_path, "usr/local/bin/lightsleep: #!/bin/sh") / "usr/local/bin/lightsleep"
-    command.chmod(0o755)
+    plant(tmp_path, f"{place}/lightsleep: #!/bin/sh")
+    (tmp_path / place / "lightsleep").chmod(0o755)
     purged(tmp_path)
     assert (tmp_path / "etc/modprobe.d/lightsleep.conf").exists()
     assert (tmp_path / "run/lightsleep/lock").exists()
