@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_make_has_the_verbs_that_pages_name(page: Path) -> None:
     targets += re.findall(r"(?m)^([a-z][a-z -]*):", (ROOT / "kernel/Makefile").read_text())
     known = {name for target in targets for name in target.split()}
     assert set(VERB.findall(page.read_text())) <= known
+
+
+def test_no_command_of_the_page_writes_mails_where_another_one_has() -> None:
+    page = (ROOT / "docs/kernel-series.md").read_text()
+    made = re.findall(r"make series BASE=\S+(?: TOPIC=(\w+))? OUT=([\w-]+)", page)
+    lab = re.findall(r"lab series \S+ ([\w-]+)(?: --topic ([\w-]+))?", page)
+    made += [(topic, out) for out, topic in lab]
+    assert len(made) == 4
+    for (topic, out), (other, there) in itertools.combinations(made, 2):
+        assert out != there or (topic and other and topic != other)
 
 
 @EACH_PAGE
