@@ -43,6 +43,12 @@ ENVIRONMENT = (
     "DEBIAN_FRONTEND=noninteractive",
 )
 
+ALONE = ("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child")
+"""What mmdebstrap mounts in a root goes with it, however it ends.
+
+Among it is this machine's /dev/shm: who removed what a killed build left would empty that.
+"""
+
 
 class Root:
     """A root file system to write to."""

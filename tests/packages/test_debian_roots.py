@@ -24,7 +24,7 @@ def test_a_build_that_is_cut_short_leaves_no_mount(
     tool = tmp_path / "bin/mmdebstrap"
     there = f"{cache}/.packaging-bookworm-*.scratch"
     tool.write_text(
-        f"#!/bin/sh -e\ncd {there}\nmkdir -p tree\nmount --bind {mounted} tree\nkill -9 $$\n"
+        f"#!/bin/sh -e\ncd {there}\nmkdir -p tree\nmount --bind {mounted} tree\nexit 1\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
