@@ -86,12 +86,18 @@ def _claims(claims: Sequence[ClaimAnalysis], declared_later: bool) -> list[str]:
 
 
 def _arms(result: CompareResult) -> list[str]:
-    """Return what each arm is, and which of them the others are compared with."""
+    """Return what each arm is and boots, and which of them the others are compared with."""
+    kernels = _kernel_of(result)
     rows = [
-        (arm if (role := result.roles[arm]) == "treatment" else f"{arm} ({role})", said)
+        (
+            arm if (role := result.roles[arm]) == "treatment" else f"{arm} ({role})",
+            said,
+            *([kernels.get(arm, "")] if kernels else []),
+        )
         for arm, said in words.arms(result)
     ]
-    return ["## Arms", table(("arm", "what it is"), rows)] if rows else []
+    headings = ("arm", "what it is", *(["kernel"] if kernels else []))
+    return ["## Arms", table(headings, rows)] if rows else []
 
 
 def _control(metrics: list[MetricAnalysis], baseline: str) -> list[str]:
@@ -248,7 +254,7 @@ def origin(result: CompareResult, file: str) -> str:
         "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),
         "accelerator": result.environment.get("accelerator", {}).get("name"),
-        "kernels": ", ".join(_kernels(result)),
+        "kernels": ", ".join(dict.fromkeys(_kernel_of(result).values())),
         "clocks": words.clocks(result),
         "earlier runs set aside, as their control differed": _aside(result),
         "commit": source.get("commit") or "not recorded",
@@ -277,8 +283,7 @@ def _percent(share: float | None) -> str | None:
     return None if share is None else f"{share:g} %"
 
 
-def _kernels(result: CompareResult) -> list[str]:
+def _kernel_of(result: CompareResult) -> dict[str, str]:
+    """Return the release of each arm's kernel, by arm, as far as the result tells."""
     guests = result.environment.get("guests", {})
-    return list(
-        dict.fromkeys(str(guest["kernel"]) for guest in guests.values() if "kernel" in guest)
-    )
+    return {arm: str(guest["kernel"]) for arm, guest in guests.items() if "kernel" in guest}

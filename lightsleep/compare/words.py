@@ -71,7 +71,12 @@ def arms(result: CompareResult) -> list[tuple[str, str]]:
     """Return each arm and what it is; nothing for arms that the result does not describe."""
     guests = result.environment.get("guests", {})
     found = [(arm, guests.get(arm, {}).get("description")) for arm in result.arms]
-    return [(arm, said) for arm, said in found if isinstance(said, str) and said]
+    # An older lightsleep said whose kernel it was, whatever kernel the command line named.
+    return [
+        (arm, said.replace("the distribution's kernel", "the kernel"))
+        for arm, said in found
+        if isinstance(said, str) and said
+    ]
 
 
 def falls_short(summary: Summary) -> bool:

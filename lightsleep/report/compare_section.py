@@ -149,9 +149,10 @@ def _metric(
 
 
 def _guests(result: CompareResult) -> list[tuple[str, list[str]]]:
-    """Return what is known of the guests: a row per key, a cell per arm."""
+    """Return what is known of the guests: a row per key, a cell per arm; see words.arms(), too."""
     guests: dict[str, dict[str, Any]] = result.environment.get("guests", {})
     keys = dict.fromkeys(key for arm in result.arms for key in guests.get(arm, {}))
+    keys.pop("description", None)
     return [
         (key.replace("_", " "), [text_of(guests.get(arm, {}).get(key, "")) for arm in result.arms])
         for key in keys

@@ -296,6 +296,18 @@ def test_a_page_says_of_which_comparison_boots_differ_and_what_is_not_pictured()
     assert "in the tables only" not in page(made_up(n=12), "x.json")
 
 
+def test_a_page_says_which_kernel_each_arm_booted() -> None:
+    result = made_up()
+    guests = result.environment["guests"]
+    assert "| arm | what it is |\n" in page(result, "x.json")
+    guests["stock"] |= {"kernel": "7.3.4", "description": "the distribution's kernel as it is"}
+    guests["control"]["kernel"] = "7.3.4-patched"
+    text = page(result, "x.json")
+    assert "| stock (baseline) | the kernel as it is | 7.3.4 |\n" in text
+    assert "| control (control) | what control is | 7.3.4-patched |\n" in text
+    assert "| lightsleep | what lightsleep is |  |\n" in text
+
+
 def test_names_are_not_markup() -> None:
     result = made_up()
     result.title = "a | b\n# <c> *d*"

@@ -38,6 +38,12 @@ def test_a_title_of_a_metric_has_a_noun_of_its_own(name: str) -> None:
     assert not [title for title in titles if title.startswith("The same")]
 
 
+@pytest.mark.parametrize("name", experiments.names())
+def test_an_arm_does_not_say_whose_a_kernel_is_that_an_option_names(name: str) -> None:
+    said = [arm.description for arm in experiments.load(name).arms if not arm.kernel]
+    assert not [text for text in said if "distribution" in text]
+
+
 NUMBER = re.compile(r"(?i)\b(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten)\b")
 
 

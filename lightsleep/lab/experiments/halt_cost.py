@@ -159,7 +159,7 @@ EXPERIMENT = Experiment(
         Arm(
             f"guest-{number}",
             "baseline" if number == 1 else "treatment",
-            "the distribution's kernel with cpuidle-lightsleep, booted as all others are",
+            "the kernel with cpuidle-lightsleep, booted as all others are",
             modules=(MODULE,),
         )
         for number in range(1, ARMS + 1)

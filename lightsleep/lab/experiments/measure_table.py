@@ -96,7 +96,7 @@ EXPERIMENT = Experiment(
         Arm(
             "stock",
             "baseline",
-            "the distribution's kernel as it is",
+            "the kernel as it is",
             modules=(MODULE,),
         ),
         Arm(

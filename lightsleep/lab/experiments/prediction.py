@@ -115,7 +115,7 @@ EXPERIMENT = Experiment(
         "wait for CPUs under a policy, and how long CPUs poll."
     ),
     arms=(
-        Arm("predicted", "baseline", "a recording of the distribution's kernel as it is, replayed"),
+        Arm("predicted", "baseline", "a recording of the kernel as it is, replayed"),
         Arm(
             "measured",
             "treatment",

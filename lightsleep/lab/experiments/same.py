@@ -16,7 +16,7 @@ EXPERIMENT = Experiment(
         "comparisons."
     ),
     arms=(
-        Arm("stock", "baseline", "the distribution's kernel as it is"),
+        Arm("stock", "baseline", "the kernel as it is"),
         Arm("stock-again", "control", "a second guest booted exactly as stock"),
     ),
     metrics=(SCHED_PIPE_S, IPIS),

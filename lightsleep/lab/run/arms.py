@@ -6,7 +6,7 @@ from lightsleep.lab.run.experiment import Arm
 NEVER_HALT = "idle=poll nohlt"
 """Idle CPUs spin: x86 knows the first option, arm64 and POWER the second."""
 
-STOCK = Arm("stock", "baseline", "the distribution's kernel as it is: idle CPUs halt at once")
+STOCK = Arm("stock", "baseline", "the kernel as it is: idle CPUs halt at once")
 LIGHTSLEEP = Arm(
     "lightsleep",
     "treatment",
