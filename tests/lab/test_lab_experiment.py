@@ -101,6 +101,20 @@ def test_an_arm_with_a_kernel_of_the_lab_does_not_boot_that_of_the_command_line(
     assert machines["b"].foreign == PATCHED
 
 
+def test_a_kernel_that_no_arm_would_boot_is_refused() -> None:
+    base, treated, control = (dataclasses.replace(arm, foreign=PLAIN) for arm in ARMS)
+    treated = dataclasses.replace(treated, foreign=PATCHED)
+    given = experiment(lambda _: {}, arms=(base, treated, control))
+    assert adapted(given) == given
+    with pytest.raises(WrongUsage, match=r"each arm .* boots a kernel of its own: leave out"):
+        adapted(given, kernel_named=True)
+    with pytest.raises(WrongUsage, match=r"arm a, with which patched would be compared, boots a"):
+        adapted(given, kernel_named=True, patched=Path("other"))
+    some = experiment(lambda _: {}, arms=(base, dataclasses.replace(treated, foreign=None)))
+    machines = machines_of(adapted(some, kernel_named=True), Machine(kernel="6.1"))
+    assert (machines["a"].foreign, machines["b"].kernel) == (PLAIN, "6.1")
+
+
 SERIES = tuple(dataclasses.replace(arm, kernel="6.12-series") for arm in ARMS)
 
 

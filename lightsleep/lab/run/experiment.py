@@ -252,11 +252,16 @@ PATCHED = "patched"
 def with_patched(experiment: Experiment, tree: Path) -> Experiment:
     """Return an experiment with one arm more: its baseline, but with the kernel of a built tree.
 
-    Raises WrongUsage where it has an arm of this name.
+    Raises WrongUsage where it has an arm of this name, or its baseline boots a tree of its own.
     """
     if PATCHED in [arm.name for arm in experiment.arms]:
         raise WrongUsage(f"--patched-tree adds an arm {PATCHED}, but this experiment has one")
     base = experiment.baseline
+    if base.foreign:
+        raise WrongUsage(
+            f"arm {base.name}, with which {PATCHED} would be compared, boots a kernel of its own, "
+            "and not the one that is named: leave out --patched-tree"
+        )
     arm = replace(
         base,
         name=PATCHED,
@@ -291,8 +296,8 @@ def adapted(
 
     A kernel that was named takes the place of the one that all arms have.
 
-    Raises WrongUsage where it cannot be so, or where its arms differ in the kernel although one was
-    named, and LightsleepError where the host has too many CPUs for it.
+    Raises WrongUsage where it cannot be so, or where its arms differ in the kernel, or each has its
+    own, although one was named, and LightsleepError where the host has too many CPUs for it.
     """
     if patched:
         alike = [arm.name for arm in experiment.arms if arm.role in ("baseline", "control")]
@@ -309,6 +314,11 @@ def adapted(
         raise WrongUsage(f"--arms: {kept[0].name} alone cannot be compared: name another arm")
     # An arm with a tree of its own boots that, whatever kernel is named.
     kernels = {arm.kernel for arm in kept if not arm.foreign}
+    if kernel_named and not kernels:
+        raise WrongUsage(
+            "each arm of this experiment boots a kernel of its own: leave out --kernel, --image, "
+            "and --kernel-tree"
+        )
     if kernel_named and len(kernels) > 1:
         own = next(arm for arm in kept if arm.kernel)
         raise WrongUsage(
