@@ -23,6 +23,7 @@ from lightsleep.compare.result import FORMAT, LARGEST
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
+from lightsleep.lab.boot.agent import CommandTimeout
 from lightsleep.lab.boot.guest import Guest, GuestFailed
 from lightsleep.lab.boot.hosttime import ThreadTime
 from lightsleep.lab.run import rounds
@@ -268,7 +269,7 @@ def test_a_signal_ends_a_comparison_with_its_own_status(number: signal.Signals) 
 
 
 class Answers(FakeGuest):
-    """A guest that can be asked."""
+    """A guest of two CPUs that can be asked."""
 
     def __init__(self, name: str, world: list[str], pid: int = 0) -> None:
         super().__init__(name, world, pid)
@@ -276,6 +277,11 @@ class Answers(FakeGuest):
 
     def run(self, argv: Sequence[str], timeout_s: float = 60) -> None:
         self.asked.append((argv, timeout_s))
+
+    def read_text(self, path: str, timeout_s: float = 20) -> str:
+        assert path == "/sys/devices/system/cpu/online"
+        assert timeout_s >= 60  # a guest of the idle class may wait for long
+        return "0-1\n"
 
 
 def is_asleep(pid: int) -> bool:
@@ -349,14 +355,18 @@ def test_a_guest_whose_vcpus_share_a_thread_is_awake_while_that_runs(
 
 
 class Hangs(Answers):
-    """A guest that no timer wakes any more: it sleeps well."""
+    """A guest whose CPU 1 no timer wakes any more: it sleeps well."""
 
     def vcpu_time(self) -> ThreadTime:
         return ThreadTime(ran_ns=0, waited_ns=0)
 
     def run(self, argv: Sequence[str], timeout_s: float = 60) -> None:
         super().run(argv, timeout_s)
-        raise GuestFailed(f"{self.name}: no answer within 20 s")
+        if "1" in argv:
+            raise CommandTimeout(f"{' '.join(argv)}: killed after {timeout_s:g} s")
+
+    def failure(self, why: str) -> GuestFailed:
+        return GuestFailed(f"{self.name}: {why}\nsee it happen: lightsleep lab shell")
 
 
 def test_a_guest_that_hangs_at_rest_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,10 +378,16 @@ def test_a_guest_that_hangs_at_rest_fails_the_comparison(monkeypatch: pytest.Mon
     with pytest.raises(GuestFailed) as raised:
         rounds.run_rounds(rests, metrics, guests, ["abc"] * 2, quiet(), label="boot 2 of 9, ")
     said = raised.value.format_message()
-    assert said == "a: no answer within 20 s\nthis happened in: boot 2 of 9, after the rest: a"
-    ((argv, timeout_s),) = hangs.asked
-    assert argv == ("sleep", "0.01")  # what only answers does not need a timer
-    assert timeout_s >= 60  # a guest of the idle class may wait for long
+    assert said == (
+        "a: a timer of CPU 1 does not wake it: taskset -c 1 sleep 0.01: killed after 120 s\n"
+        "see it happen: lightsleep lab shell\n"
+        "this happened in: boot 2 of 9, after the rest: a"
+    )
+    # What only answers does not need a timer, and each CPU has its own.
+    assert [argv for argv, _ in hangs.asked] == [
+        ("taskset", "-c", cpu, "sleep", "0.01") for cpu in ("0", "1")
+    ]
+    assert min(timeout_s for _, timeout_s in hangs.asked) >= 60
 
 
 def test_a_complaint_of_a_kernel_is_told_with_its_turn() -> None:

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import SupportsFloat
 
+from lightsleep import cpulist
 from lightsleep.compare.result import LARGEST
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
+from lightsleep.lab.boot.agent import CommandTimeout
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.blame import own_code, telling
 from lightsleep.lab.run.clock import Clock
@@ -33,6 +35,7 @@ ASKS_A_TIMER = ("sleep", "0.01")
 """The question that wakes a guest is an interrupt: it does not tell whether timers wake it."""
 ALIVE_S = 120.0
 """How long that may take: a guest that spins gets what busy others leave over."""
+ONLINE = "/sys/devices/system/cpu/online"
 
 Samples = dict[str, dict[str, list[float]]]
 """Metric -> arm -> values."""
@@ -150,8 +153,8 @@ def rest(
 ) -> Iterator[dict[str, float]]:
     """Leave all guests alone side by side; yield by arm how much of each span it slept, in %.
 
-    A guest that hangs sleeps well: afterwards each has to answer. Raises LightsleepError for one
-    that does not.
+    A guest that hangs sleeps well: afterwards, timers have to wake each of its CPUs. Raises
+    GuestFailed where one does not.
     """
     threads = {name: guest.vm.vcpu_threads() for name, guest in guests.items()}
     spinning = [thread for arm in experiment.arms if arm.spins for thread in threads[arm.name]]
@@ -178,8 +181,19 @@ def rest(
             }
         for name, guest in guests.items():
             with telling(f"{label}after the rest: {name}"):
-                guest.run(ASKS_A_TIMER, timeout_s=ALIVE_S)
+                _check_timers(guest)
                 guest.check()
+
+
+def _check_timers(guest: Guest) -> None:
+    """Raise GuestFailed where a timer of one of its CPUs does not wake a guest."""
+    for cpu in cpulist.parse(guest.read_text(ONLINE, ALIVE_S)):
+        try:
+            guest.run(("taskset", "-c", str(cpu), *ASKS_A_TIMER), ALIVE_S)
+        except CommandTimeout as error:
+            raise guest.failure(
+                f"a timer of CPU {cpu} does not wake it: {error.message}"
+            ) from None
 
 
 def _asleep(
