@@ -250,7 +250,7 @@ def origin(result: CompareResult, file: str) -> str:
         "measured again, as the first attempt failed": result.protocol.get("started_over"),
         "guests booted again": "; ".join(result.protocol.get("guests_booted_again", ())),
         "boots and their rounds done again": "; ".join(result.protocol.get("booted_again", ())),
-        "other load on the host": _percent(host.get("other_load_pct")),
+        "other load on the host": _load(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),
         "QEMU": host.get("qemu"),
         "accelerator": result.environment.get("accelerator", {}).get("name"),
@@ -279,8 +279,8 @@ def _without_title(sentence: str) -> str:
     return sentence.partition(": ")[2]
 
 
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:g} %"
+def _load(share: float | None) -> str | None:
+    return None if share is None else f"{share:g} % {words.OF_WHAT}"
 
 
 def _kernel_of(result: CompareResult) -> dict[str, str]:

@@ -43,6 +43,9 @@ COULD_BE_MISSED = (
 QUIET_PCT = 5.0
 """Above this share of other work on the host, samples scatter visibly."""
 
+OF_WHAT = "of as much CPU time as the guests can use"
+"""What such a share is of."""
+
 FEW_METRICS = 8
 """So many can be named in one sentence."""
 
@@ -157,9 +160,10 @@ def clocks(result: CompareResult) -> str:
 def disturbed(result: CompareResult) -> str:
     """Say which turns the host disturbed by other work; empty where none, or nothing was recorded.
 
-    It is a share of the CPUs that the lab was allowed to use, or of as many as the guests could; in
-    an older result, of all CPUs, or only the mean of all turns. A clock that counts instructions
-    stands still while the host does something else.
+    It is a share of the CPUs that the lab was allowed to use, or of as many as the guests could,
+    and never above 100 %. In an older result, it is one of all CPUs, which may be more than the
+    guests could use, or only the mean of all turns. A clock that counts instructions stands still
+    while the host does something else.
     """
     if result.environment.get("accelerator", {}).get("name") == COUNTS:
         return ""
@@ -167,14 +171,16 @@ def disturbed(result: CompareResult) -> str:
     turns = [(pct, arm, n) for arm, each in loads.items() for n, pct in enumerate(each, 1)]
     if not turns:
         mean_pct = result.environment.get("host", {}).get("other_load_pct") or 0.0
-        return f"other work took {mean_pct:.0f} % of the CPU time" if mean_pct > QUIET_PCT else ""
+        if mean_pct <= QUIET_PCT:
+            return ""
+        return f"other work took {mean_pct:.0f} % or more {OF_WHAT}"
     above = [turn for turn in turns if turn[0] > QUIET_PCT]
     if not above:
         return ""
     pct, arm, number = max(above)
     return (
-        f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % of the CPU "
-        f"time, {pct:.0f} % in the worst ({arm}, round {number})"
+        f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % {OF_WHAT}, "
+        f"{pct:.0f} % or more in the worst ({arm}, round {number})"
     )
 
 

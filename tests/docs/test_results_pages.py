@@ -296,6 +296,19 @@ def test_a_page_says_of_which_comparison_boots_differ_and_what_is_not_pictured()
     assert "in the tables only" not in page(made_up(n=12), "x.json")
 
 
+def test_a_page_does_not_say_that_other_work_took_a_large_host() -> None:
+    """Three of 64 CPUs are 100 % of what a guest of two could use."""
+    result = made_up()
+    result.environment["host"] |= {"cpus": 64, "other_load_pct": 100.0}
+    of_what = "of as much CPU time as the guests can use"
+    text = page(result, "x.json")
+    assert f"| other load on the host | 100 % {of_what} |" in text
+    assert f"| disturbed | other work took 100 % or more {of_what} |" in text
+    result.protocol["other_load_pct"] = {"stock": [100.0]}
+    worst = f"other work took over 5 % {of_what}, 100 % or more in the worst (stock, round 1)"
+    assert worst in page(result, "x.json")
+
+
 def test_a_page_says_which_kernel_each_arm_booted() -> None:
     result = made_up()
     guests = result.environment["guests"]

@@ -42,14 +42,19 @@ def five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     stat = tmp_path / "stat"
     now_s = 0.0
 
-    def write(shown: range, busy_s: Mapping[int, int]) -> None:
-        ticks = {x: (BEFORE_S + busy_s.get(x, 0)) * os.sysconf("SC_CLK_TCK") for x in shown}
+    def write(shown: range, busy_s: Mapping[int, float]) -> None:
+        hz = os.sysconf("SC_CLK_TCK")
+        ticks = {x: round((BEFORE_S + busy_s.get(x, 0)) * hz) for x in shown}
         rows = [f"cpu{x} {busy} 0 0 9 9 0 0 0 0 0" for x, busy in ticks.items()]
         whole = f"cpu  {sum(ticks.values())} 0 0 9 9 0 0 0 0 0"
         stat.write_text("\n".join([whole, *rows, "ctxt 12", "btime 1"]) + "\n")
 
     def load_pct(
-        shown: range, busy: int, ours: set[int], ours_later: set[int], cpus: int | None = None
+        shown: range,
+        busy: int | Mapping[int, float],
+        ours: set[int],
+        ours_later: set[int],
+        cpus: int | None = None,
     ) -> float:
         nonlocal now_s
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: ours)
@@ -57,7 +62,7 @@ def five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         load = hosttime.Load([], cpus)
         now_s += 5
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: ours_later)
-        write(shown, {busy: 5})
+        write(shown, {busy: 5} if isinstance(busy, int) else busy)
         return load.percent()
 
     monkeypatch.setattr(hosttime, "Path", lambda _: stat)
@@ -87,6 +92,23 @@ def test_a_large_host_does_not_hide_other_work(
 ) -> None:
     allowed = set(range(ours))
     assert five_seconds(range(64), 1, allowed, allowed, cpus) == pytest.approx(percent)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "each_s", "percent"),
+    [
+        (64, 0.02, 0),  # 0.4 % of each, which is a quarter of a CPU in all
+        (256, 0.02, 0),
+        (64, 0.1, 100 * 64 * 0.02 / 3),
+        (3, 0.02, 0.4),
+    ],
+)
+def test_a_large_host_that_is_idle_is_quiet(
+    cpus: int, each_s: float, percent: float, five_seconds: Callable[..., float]
+) -> None:
+    allowed = set(range(cpus))
+    busy = dict.fromkeys(allowed, each_s)
+    assert five_seconds(range(cpus), busy, allowed, allowed, 3) == pytest.approx(percent)
 
 
 def test_in_a_container_its_cpus_have_other_numbers(five_seconds: Callable[..., float]) -> None:

@@ -92,6 +92,10 @@ def process_s(pids: Iterable[int]) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
+IDLE_PCT = 1.0
+"""More than what an idle host does on each of its CPUs: timers, kernel threads, agents."""
+
+
 @dataclass
 class Load:
     """How busy the host is with other work than the guests: it costs samples their meaning."""
@@ -116,10 +120,16 @@ class Load:
         return busy_s(self.rows) - process_s(self.pids) - ours_s
 
     def percent(self) -> float:
-        """Return the share of the time of the CPUs we may use since the start, in %; see cpus."""
+        """Return the share of the time of the CPUs we may use since the start, in %; see cpus.
+
+        It is 0 where all of it is no more than IDLE_PCT of each CPU that the guests cannot use:
+        what many idle CPUs do, each a little, is much for a few, but leaves the guests alone.
+        """
         cpus = min(len(self.rows), self.cpus or len(self.rows))
-        wall_s = (time.monotonic() - self.start_s) * cpus
-        return min(100.0, max(0.0, 100 * (self._other_s() - self.other_s) / wall_s))
+        wall_s, other_s = time.monotonic() - self.start_s, self._other_s() - self.other_s
+        if 100 * other_s <= IDLE_PCT * wall_s * (len(self.rows) - cpus):
+            return 0.0
+        return min(100.0, max(0.0, 100 * other_s / (wall_s * cpus)))
 
 
 class Loads:
