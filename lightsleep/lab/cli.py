@@ -28,6 +28,7 @@ from lightsleep.document import text_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiments
+from lightsleep.lab.boot.foreign import source_of
 from lightsleep.lab.boot.guest import Guest, prepare
 from lightsleep.lab.boot.machine import Described, Machine
 from lightsleep.lab.kernels.build import any_tree
@@ -185,18 +186,12 @@ def _is_another_kernel(patched: Path, machine: Machine) -> None:
             "--patched-tree: name the kernel without the patch, too, best with --kernel-tree"
         )
     other = machine.foreign.tree if machine.foreign else None
-    if other and _source_of(patched).samefile(_source_of(other)):
+    if other and (source := source_of(patched)).samefile(source_of(other)):
         raise click.UsageError(
-            f"--patched-tree and --kernel-tree have one source, {_source_of(patched)}: our modules "
-            "would be built with the headers of one kernel for both; give each its own source, "
-            "such as with git worktree"
+            f"--patched-tree and --kernel-tree have one source, {source}: our modules would "
+            "be built with the headers of one kernel for both; give each its own source, such as "
+            "with git worktree"
         )
-
-
-def _source_of(tree: Path) -> Path:
-    """Return the source of a built tree, to which a link leads where it was built with O=."""
-    link = tree / "source"
-    return link if link.exists() else tree
 
 
 def _judges_the_control(chosen: experiment.Experiment, rounds: int) -> None:

@@ -305,7 +305,9 @@ def test_a_full_disk_loses_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, ["lab", "compare", "idle", "-o", "x.json"])
     assert result.exit_code == 1
     assert "sched pipe" in result.stdout
-    assert "other work took 90 % or more of as much CPU time as the guests can use" in " ".join(result.stderr.split())
+    assert "other work took 90 % or more of as much CPU time as the guests can use" in " ".join(
+        result.stderr.split()
+    )
     assert "cannot write x.json: No space left on device" in result.stderr
 
 
@@ -329,8 +331,8 @@ def test_a_turn_that_the_host_disturbed_is_named(monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(main, ["lab", "compare", "idle"])
     turns = made.protocol["runs"] * len(made.arms)
     assert (
-        f"The host was not quiet: in 2 of {turns} turns other work took over 5 % of as much CPU time "
-        f"as the guests can use, 31 % or more in the worst ({made.arms[1]}, round 3)."
+        f"The host was not quiet: in 2 of {turns} turns other work took over 5 % of as much CPU "
+        f"time as the guests can use, 31 % or more in the worst ({made.arms[1]}, round 3)."
     ) in " ".join(result.stderr.split())
     made.environment["accelerator"]["name"] = "tcg-icount"
     assert "not quiet" not in CliRunner().invoke(main, ["lab", "compare", "idle"]).stderr

@@ -9,14 +9,15 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import foreign
+from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.lab.boot import foreign, guest
 from lightsleep.lab.boot.initramfs import with_dependencies
-from lightsleep.lab.boot.machine import ForeignKernel
+from lightsleep.lab.boot.machine import ForeignKernel, Machine
 from lightsleep.lab.kernels.config import ARCHES, DRIVERS, NEEDED_OPTIONS, Arch
 
 X86 = ARCHES["x86_64"]
@@ -206,6 +207,34 @@ def test_without_headers_only_what_needs_our_modules_fails(installed: ForeignKer
         LightsleepError, match=r"(?s)build does not lead to its headers.*-kernel-tr"
     ):
         foreign.modules(X86, found, ["cpuidle_lightsleep"], noted.append)
+
+
+@pytest.mark.parametrize("how", ["tree", "objects"])
+def test_two_kernels_with_the_headers_of_one_are_refused(
+    how: str, built: Path, installed: ForeignKernel, tmp_path: Path
+) -> None:
+    """As where an image and modules were kept, and their source was patched and built again."""
+    assert installed.modules
+    headers = built
+    if how == "objects":  # of make O=objects
+        headers = tmp_path / "objects"
+        built.rename(headers)
+        (headers / "source").symlink_to(tmp_path)
+        built.symlink_to("objects")
+    (installed.modules / "build").symlink_to(headers)
+    machines = {
+        "a": Machine(foreign=installed),
+        "patched": Machine(foreign=ForeignKernel(tree=built)),
+        "again": Machine(foreign=replace(installed)),
+        "other": Machine(kernel="6.1"),
+    }
+    with pytest.raises(WrongUsage) as raised:
+        guest.check_kernels(machines)
+    source = tmp_path if how == "objects" else built
+    said = f"arms a and patched boot two kernels with the headers of one source, {source}: our mod"
+    assert raised.value.message.startswith(said)
+    del machines["patched"]
+    guest.check_kernels(machines)
 
 
 def test_a_built_tree_is_left_as_it_is(built: Path) -> None:

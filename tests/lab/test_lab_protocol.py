@@ -183,7 +183,7 @@ def test_kernels_may_differ_where_they_are_what_is_compared(
 def test_two_trees_may_differ_but_each_stays_as_it_is(
     attempted: Callable[..., CompareResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "check_kernel", lambda _: None)
+    monkeypatch.setattr(protocol, "check_kernels", lambda _: None)
     arms = (
         Arm("a", "baseline", ""),
         Arm("b", "treatment", "", foreign=ForeignKernel(tree=Path("patched"))),

@@ -119,6 +119,29 @@ def release_of(tree: ForeignTree) -> str | None:
     return tree.release if RELEASE.match(tree.release) else None
 
 
+def source_of(tree: Path) -> Path:
+    """Return the source of a built tree, to which a link leads where it was built with O=."""
+    link = tree / "source"
+    return link if link.exists() else tree
+
+
+def one_source_each(trees: Mapping[str, ForeignTree]) -> None:
+    """Raise WrongUsage where two of these kernels, by arm, have the headers of one of them."""
+    first: dict[Path, tuple[str, Path]] = {}
+    for arm, kernel in trees.items():
+        if kernel.headers is None:
+            continue
+        source, image = source_of(kernel.headers).resolve(), kernel.image.resolve()
+        other, its_image = first.setdefault(source, (arm, image))
+        if image != its_image:
+            raise WrongUsage(
+                f"arms {other} and {arm} boot two kernels with the headers of one source, "
+                f"{source}: our modules would be built with the headers of one kernel for both; "
+                "give each its own source, such as with git worktree. Where arms load none of our "
+                "modules, it is enough to remove the link `build` from the folder of --modules"
+            )
+
+
 def tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
     """Return what guests boot of ``kernel``. Raises LightsleepError for whatever is not right."""
     try:

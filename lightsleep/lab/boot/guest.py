@@ -130,9 +130,16 @@ def prepare(
     )
 
 
-def check_kernel(machine: Machine) -> None:
-    """Raise LightsleepError for a kernel that cannot be booted; nothing is fetched or built."""
-    _named(lookup("architecture", ARCHES, machine.arch), machine, lambda _: None)
+def check_kernels(machines: Mapping[str, Machine]) -> None:
+    """Raise LightsleepError for kernels, by arm, that cannot be booted, or not beside each other.
+
+    Nothing is fetched or built.
+    """
+    found = {
+        name: _named(lookup("architecture", ARCHES, machine.arch), machine, lambda _: None)
+        for name, machine in machines.items()
+    }
+    foreign.one_source_each({name: x for name, x in found.items() if isinstance(x, ForeignTree)})
 
 
 def _named(

@@ -37,7 +37,7 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.accel import Accelerator
-from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernel, prepare
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernels, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.run.blame import own_code, telling
@@ -127,8 +127,7 @@ def attempt(
     """Do what ``compare`` does, but never start all of it over."""
     start_s = time.monotonic()
     machines = machines_of(experiment, machine)
-    for arm in machines.values():
-        check_kernel(arm)  # of all, before what takes minutes is done for the first
+    check_kernels(machines)  # of all, before what takes minutes is done for the first
     hardware = {
         name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
         for name, arm in machines.items()

@@ -191,9 +191,7 @@ def _check_timers(guest: Guest) -> None:
         try:
             guest.run(("taskset", "-c", str(cpu), *ASKS_A_TIMER), ALIVE_S)
         except CommandTimeout as error:
-            raise guest.failure(
-                f"a timer of CPU {cpu} does not wake it: {error.message}"
-            ) from None
+            raise guest.failure(f"a timer of CPU {cpu} does not wake it: {error.message}") from None
 
 
 def _asleep(
