@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -593,6 +593,27 @@ def test_a_kernel_of_ones_own_that_fails_under_kvm_is_not_emulated_for_that(
     assert (chosen.name, chosen.reason) == (name, reason)
 
 
+def test_where_debians_kernel_cannot_be_had_one_of_ones_own_that_fails_is_emulated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_network() -> BootFiles:
+        raise LightsleepError("fetching packages: no mirror answers\nits output")
+
+    monkeypatch.setattr(accel, "KVM", tmp_path)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    fails = accel.Accelerator("tcg", f"{accel.BUT}kernel 7.4.0-mine hung for 20 s")
+    monkeypatch.setattr(accel, "_judged", lambda *_: fails)
+    mine = ForeignTree("7.4.0-mine", tmp_path / "mine", tmp_path, "mine", None)
+    chosen = accel.choose("auto", X86, mine, no_network)
+    assert chosen.name == "tcg"
+    assert chosen.reason == (
+        "/dev/kvm is there, but kernel 7.4.0-mine hung for 20 s, and there is none of Debian's to "
+        "try KVM with: fetching packages: no mirror answers"
+    )
+    with pytest.raises(LightsleepError, match=r"KVM cannot be used: .*no mirror answers; use"):
+        accel.choose("kvm", X86, mine, no_network)
+
+
 @pytest.mark.parametrize(
     ("machine", "asks"),
     [
@@ -605,13 +626,17 @@ def test_a_kernel_of_ones_own_that_fails_under_kvm_is_not_emulated_for_that(
 def test_a_kernel_that_is_not_debians_does_not_judge_kvm_alone(
     monkeypatch: pytest.MonkeyPatch, machine: Machine, asks: bool
 ) -> None:
-    def choose(*given: object) -> accel.Accelerator:
-        assert (given[-1] is not None) is asks
+    def choose(*given: Any) -> accel.Accelerator:
+        if stock := given[-1]:
+            stock()
         return accel.Accelerator("kvm", "a test")
 
+    noted = list[str]()
     monkeypatch.setattr(accel, "choose", choose)
+    monkeypatch.setattr(guest, "any_tree", lambda *_: None)
     tree = ForeignTree("7.4.0-mine", Path("image"), Path("modules"), "mine", None)
-    assert guest._emulation(machine, X86, tree, None)[0].name == "kvm"
+    assert guest._emulation(machine, X86, tree, None, noted.append)[0].name == "kvm"
+    assert noted == (["kernel 6.12 of Debian, to try KVM with"] if asks else [])
 
 
 @pytest.mark.parametrize("name", experiments.names())

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -98,7 +98,8 @@ def choose(
 ) -> Accelerator:
     """Return the accelerator for guests of ``arch`` that boot ``tree``.
 
-    Where that is somebody's own kernel, ``stock`` returns one of Debian's.
+    Where that is somebody's own kernel, ``stock`` returns one of Debian's. It may have to be
+    fetched: where that fails, guests are emulated.
 
     Raises LightsleepError where KVM was asked for and does not work.
     """
@@ -123,7 +124,15 @@ def _usable(arch: Arch, tree: BootFiles, stock: Callable[[], BootFiles] | None) 
     found = _judged(arch, tree)
     if found.name == "kvm" or stock is None:
         return found
-    of_stock = _judged(arch, stock())
+    try:
+        debians = stock()
+    except LightsleepError as error:
+        why = error.message.splitlines()[0]
+        return replace(
+            found,
+            reason=f"{found.reason}, and there is none of Debian's to try KVM with: {why}",
+        )
+    of_stock = _judged(arch, debians)
     if of_stock.name != "kvm":
         return of_stock
     why = found.reason.removeprefix(BUT)

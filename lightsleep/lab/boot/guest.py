@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
@@ -97,7 +96,7 @@ def prepare(
     newer = aside(emulator.recent, arch) if accel.emulates(machine.accel, arch) else None
     tree = _kernel(arch, kernel, note)
     state = state_of(tree.image) if machine.foreign else None
-    choosing = aside(_emulation, machine, arch, tree, newer)
+    choosing = aside(_emulation, machine, arch, tree, newer, note)
     note("modules")
     modules = _modules(arch, tree, machine, note)
     note("root of the guests")
@@ -163,13 +162,20 @@ def _kernel(
 
 
 def _emulation(
-    machine: Machine, arch: Arch, tree: BootFiles, newer: Future[Arch] | None
+    machine: Machine,
+    arch: Arch,
+    tree: BootFiles,
+    newer: Future[Arch] | None,
+    note: Callable[[str], None],
 ) -> tuple[Accelerator, Arch]:
     """Return what runs guests, and the architecture with the QEMU for that."""
-    stock = None
-    if machine.foreign or machine.kernel not in arch.kernels:
-        stock = partial(any_tree, arch, arch.kernels[STOCK])
-    found = accel.choose(machine.accel, arch, tree, stock)
+
+    def stock() -> BootFiles:
+        note(f"kernel {STOCK} of Debian, to try KVM with")
+        return any_tree(arch, arch.kernels[STOCK])
+
+    is_debians = not machine.foreign and machine.kernel in arch.kernels
+    found = accel.choose(machine.accel, arch, tree, None if is_debians else stock)
     if found.name == "kvm":
         return found, arch
     return found, newer.result() if newer else emulator.recent(arch)
