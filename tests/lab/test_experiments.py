@@ -20,13 +20,15 @@ from lightsleep.lab.experiments import (
     idle,
     measure_store,
     overcommit,
+    prediction_loop,
     promotion_cost,
     promotion_sibling,
+    record_cost,
     smp_mask,
 )
 from lightsleep.lab.loads import interrupts, pipe, promotions
 from lightsleep.lab.loads.silence import Silence
-from lightsleep.lab.run.experiment import Experiment
+from lightsleep.lab.run.experiment import PATCHED, Experiment
 
 ROUNDS = 9
 
@@ -181,6 +183,31 @@ def test_a_sibling_beside_a_cpu_that_promotes_nothing_shows_nothing(
     assert found.keys() == {x.name for x in experiment.metrics}
     for value, expected in ((2.1, Outcome.HELD), (0.0, Outcome.REFUTED)):
         assert outcome(experiment, "lightsleep", "promotions", value, others=2.1) is expected
+
+
+def test_the_arm_of_a_patched_kernel_records_as_the_baseline_does() -> None:
+    commands = dict[str, list[Sequence[str]]]()
+
+    def measured(name: str) -> dict[str, float]:
+        def run(argv: Sequence[str], timeout_s: float) -> SimpleNamespace:
+            commands.setdefault(name, []).append(argv)
+            return SimpleNamespace(stdout="800\n")
+
+        guest: Any = SimpleNamespace(name=name, run=run)
+        return record_cost.measure(guest)
+
+    assert measured(PATCHED) == measured(record_cost.EXPERIMENT.baseline.name)
+    assert commands[PATCHED] == commands[record_cost.EXPERIMENT.baseline.name]
+
+
+def test_the_arm_of_a_patched_kernel_predicts_as_the_baseline_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prediction_loop, "predicted", lambda guest, folder, end_of: end_of)
+    baseline = prediction_loop.EXPERIMENT.baseline.name
+    patched, other = (SimpleNamespace(name=name) for name in (PATCHED, baseline))
+    measure: Any = prediction_loop.measure
+    assert measure(patched) is measure(other)
 
 
 @pytest.mark.parametrize("name", experiments.names())
