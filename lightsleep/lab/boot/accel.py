@@ -125,14 +125,14 @@ def _usable(arch: Arch, tree: BootFiles, stock: Callable[[], BootFiles] | None) 
     if found.name == "kvm" or stock is None:
         return found
     try:
-        debians = stock()
+        of_debian = stock()
     except LightsleepError as error:
         why = error.message.splitlines()[0]
         return replace(
             found,
             reason=f"{found.reason}, and there is none of Debian's to try KVM with: {why}",
         )
-    of_stock = _judged(arch, debians)
+    of_stock = _judged(arch, of_debian)
     if of_stock.name != "kvm":
         return of_stock
     why = found.reason.removeprefix(BUT)
