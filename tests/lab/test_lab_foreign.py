@@ -371,6 +371,53 @@ def test_a_compiler_of_the_users_path_is_found_by_the_build(
     assert f"PATH={tmp_path}/system" in told(CLANG, "clang")
 
 
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ("CONFIG_GCC_VERSION=150100\n", "gcc"),
+        ("CONFIG_CC_IS_CLANG=y\nCONFIG_CLANG_VERSION=150107\n" + LLD, "clang"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("systems", "users", "is_users"), [(12, 15, True), (15, 15, False), (12, 14, False)]
+)
+def test_of_two_compilers_of_a_name_the_version_of_the_kernel_is_taken(
+    config: str,
+    name: str,
+    systems: int,
+    users: int,
+    is_users: bool,
+    tmp_path: Path,
+    told: Callable[..., list[str]],
+) -> None:
+    told(config, "gcc clang ld.lld llvm-ar")  # which makes the folders
+    for folder, version in (("system", systems), ("bin", users)):
+        for program in ("ld.lld", "llvm-ar", name):
+            script = tmp_path / folder / program
+            script.write_text(f"#!/bin/sh\necho {version}.1.0\n")
+            script.chmod(0o755)
+    paths = [tmp_path / "bin", tmp_path / "system"][not is_users :]
+    words = told(config, name)
+    assert f"PATH={':'.join(map(str, paths))}" in words
+
+
+def test_modules_that_do_not_build_are_told_with_the_compiler_of_the_kernel(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[Path]:
+        raise LightsleepError("building modules failed")
+
+    monkeypatch.setattr(foreign, "project_modules", fail)
+    with (built / ".config").open("a") as file:
+        file.write(gcc("gcc"))
+    found = foreign.tree(X86, ForeignKernel(tree=built))
+    with pytest.raises(LightsleepError) as raised:
+        foreign.modules(X86, found, ["cpuidle_lightsleep"], lambda _: None)
+    assert raised.value.message.endswith(
+        "for; this kernel was built with gcc (Debian 14.2.0-19) 14.2.0"
+    )
+
+
 def test_what_a_kernel_of_clang_needs_is_named(told: Callable[..., list[str]]) -> None:
     with pytest.raises(
         LightsleepError, match=r"needs ld\.lld, llvm-ar, not found .*: apt-get install lld llvm$"

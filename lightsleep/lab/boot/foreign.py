@@ -8,11 +8,13 @@ where the tree (or the link ``build`` among the modules) has what that needs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +58,11 @@ class ForeignTree:
     key: str
     headers: Path | None
 
+    def config(self) -> dict[str, str]:
+        """Return the settings of its configuration, by option; none where it is not there."""
+        file = self.headers / ".config" if self.headers else None
+        return settings(file.read_text()) if file and file.exists() else {}
+
     def make(self, arch: Arch, work: Path, given: Sequence[str]) -> list[str]:
         """Return the command that builds modules: with this machine's compiler, the tree unchanged.
 
@@ -66,13 +73,14 @@ class ForeignTree:
                 f"our modules cannot be built for kernel {self.release}: {self.modules}/build does "
                 "not lead to its headers; install them, or give a built tree with --kernel-tree"
             )
-        config = self.headers / ".config"
-        programs, told = _compiler(arch, settings(config.read_text()) if config.exists() else {})
+        config = self.config()
+        programs, told = _compiler(arch, config)
+        path = _path_of(_version(config), *programs, "make")
         programs = {"make": "make", **programs}
         host.need(*programs, packages=programs)
         return host.contained(
             [
-                *("env", "-i", f"PATH={_path_of(*programs)}", "LC_ALL=C", "make", "-j2"),
+                *("env", "-i", f"PATH={path}", "LC_ALL=C", "make", "-j2"),
                 *(*given, f"ARCH={arch.kbuild}", *told),
                 *("-C", str(self.headers), f"M={work}", "modules"),
             ],
@@ -107,11 +115,33 @@ def _compiler(arch: Arch, config: Mapping[str, str]) -> tuple[dict[str, str], li
     return {gcc: "gcc" if own else arch.compiler_package}, cross
 
 
-def _path_of(*programs: str) -> str:
-    """Return the PATH of a build: the system's, then where else the user has what that lacks."""
-    lacks = [x for x in programs if not shutil.which(x, path=SYSTEM_PATH)]
+def _version(config: Mapping[str, str]) -> int:
+    """Return the major version of the compiler that built a kernel; 0 where it is not known."""
+    return max(int(_value(config, f"{x}_VERSION") or 0) // 10000 for x in ("CLANG", "GCC"))
+
+
+def _path_of(version: int, compiler: str, *programs: str) -> str:
+    """Return the PATH of a build: the system's, then where else the user has what that lacks.
+
+    The folder of the user's compiler is first if that is of this major version, and the system's is
+    of another.
+    """
+    lacks = [x for x in (compiler, *programs) if not shutil.which(x, path=SYSTEM_PATH)]
     found = [Path(x).absolute().parent for x in map(shutil.which, lacks) if x]
-    return ":".join([SYSTEM_PATH, *dict.fromkeys(map(str, found))])
+    systems, users = shutil.which(compiler, path=SYSTEM_PATH), shutil.which(compiler)
+    ahead = []
+    if version and systems and users and _major(systems) != version == _major(users):
+        ahead = [Path(users).absolute().parent]
+    return ":".join(dict.fromkeys(map(str, [*ahead, SYSTEM_PATH, *found])))
+
+
+def _major(compiler: str) -> int:
+    """Return the major version of a compiler; 0 where it does not tell."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        asked = [compiler, "-dumpversion"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+        return int(done.stdout.partition(".")[0])
+    return 0
 
 
 def release_of(tree: ForeignTree) -> str | None:
@@ -193,9 +223,11 @@ def modules(
         return project_modules(arch, kernel)
     except LightsleepError as error:
         if needed:
+            by = _value(kernel.config(), "CC_VERSION_TEXT").strip('"')
             raise LightsleepError(
                 f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}): "
                 f"{kernel_sources()}/dkms-kernels.sh names the kernels that they are for"
+                f"{by and f'; this kernel was built with {by}'}"
             ) from None
         note(f"our modules do not build for {kernel.release}: guests are without them")
         return []
