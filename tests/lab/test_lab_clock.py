@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fake_guests import WAIT, FakeGuest, experiment
+from fake_guests import WAIT, FakeGuest, experiment, quiet
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot.guest import Guest
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.run import clock, protocol
 from lightsleep.lab.run.experiment import Metric
@@ -68,13 +68,14 @@ def booting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Clo
     booted: list[dict[str, Clocked]] = []
     all_speeds: dict[str, Iterator[float]] = {}
 
-    def boot_all(machines: dict[str, Machine], *_: object) -> dict[str, Clocked]:
+    def boot_all(machines: dict[str, Machine], *_: Any) -> dict[str, Clocked]:
         assert all(guest.world[-1:] == ["closed"] for boot in booted for guest in boot.values())
         booted.append({name: Clocked(name, next(all_speeds[name])) for name in machines})
         stack = _[1]
         assert isinstance(stack, contextlib.ExitStack)
         for guest in booted[-1].values():
             stack.callback(guest.world.append, "closed")
+            _[3].append(guest)
         return booted[-1]
 
     accelerator = SimpleNamespace(name="tcg", reason="", real_time=True)
@@ -134,6 +135,52 @@ def test_a_guest_that_was_booted_again_is_told(
     monkeypatch.setattr(Clocked, "load", load)
     result = protocol.attempt("t", experiment(only_waits), Machine(), 6, 3, 1, lambda *_: None)
     assert result.protocol["guests_booted_again"] == ["boot 2 of 3, b: the guest went away"]
+
+
+def test_a_guest_that_was_booted_again_is_told_where_its_boot_was_thrown_away(
+    booting: Callable[..., list[dict[str, Clocked]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt ends in its second boot, and a clock is off in the first of the next."""
+
+    def load(guest: Clocked) -> None:
+        if guest.name == "b" and len(booted) in (1, 2, 3):
+            guest.spoiled.append(f"b: ended in {len(booted)}")
+        if guest.name == "b" and len(booted) == 2:
+            raise EmulatorRaced("b: ended, too")
+
+    booted = booting(a=[1.0] * 6, b=[1.0, 1.0, 5.0, 1.0, 1.0, 1.0], c=[1.0] * 6)
+    monkeypatch.setattr(Clocked, "load", load)
+    result = protocol.compare("t", experiment(only_waits), Machine(), 6, 3, 1, lambda *_: None)
+    assert len(booted) == 6
+    assert result.protocol["started_over"].startswith("b: ended, too")
+    assert len(result.protocol["booted_again"]) == 1
+    assert result.protocol["guests_booted_again"] == [
+        "boot 1 of 3, b: ended in 1",
+        "boot 2 of 3, b: ended in 2",
+        "boot 1 of 3, b: ended in 3",
+    ]
+
+
+def test_guests_are_known_before_they_have_booted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that ended again and again, too, it is told."""
+
+    class Ends(FakeGuest):
+        def __init__(self, machine: Machine, hardware: Any, name: str) -> None:
+            super().__init__(name, [])
+
+        def wait(self) -> None:
+            self.spoiled += ["it ended", "it ended again"]
+            raise EmulatorRaced("for the third time")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(protocol, "Guest", Ends)
+    hardware: Any = {"a": SimpleNamespace(accelerator=SimpleNamespace(real_time=True))}
+    again, given = list[str](), (experiment(lambda _: {}), {"a": Machine()}, hardware)
+    with pytest.raises(EmulatorRaced):
+        protocol.run_boot(*given, ["a"], quiet(), "boot 1 of 3, ", 6, again)
+    assert again == ["boot 1 of 3, it ended", "boot 1 of 3, it ended again"]
 
 
 def test_a_boot_in_which_a_clock_is_far_off_is_done_again(

@@ -31,6 +31,7 @@ RACED = """\
 [    1.669810] Code: 90 90 f3 0f 1e fa 41 54 55 53 66 <90> e8 c1 ed f0 ff 48 03
 [    1.671848] Kernel panic - not syncing: Fatal exception in interrupt
 """
+LATE = "[    0.02] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
 SAID = "qemu-system-x86_64: WARNING: Image format was not specified"
 ASSERTION = (
     "qemu-system-x86_64: ../system/physmem.c:2671: iotlb_to_section: Assertion "
@@ -226,6 +227,25 @@ def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert said.endswith("so it was in each of 3 boots: it may be the kernel after all")
 
 
+def test_nor_once_for_each_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    boots(monkeypatch, tmp_path, RACED, RACED, LOADED + RACED, "")
+    started = Guest(Machine(modules=("a",)), HARDWARE)
+    started.wait()
+    with pytest.raises(EmulatorRaced) as raised:
+        started.load()
+    assert "in each of 3 boots" in raised.value.format_message()
+    assert len(started.spoiled) == guest.REBOOTS
+
+
+def test_boots_that_did_not_end_alike_do_not_blame_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boots(monkeypatch, tmp_path, LATE, RACED, LATE)
+    with pytest.raises(EmulatorRaced, match="did not run it in time") as raised:
+        Guest(Machine(), HARDWARE).wait()
+    assert "in each of" not in raised.value.format_message()
+
+
 def test_nor_where_somebody_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = boots(monkeypatch, tmp_path, RACED, "")
     with pytest.raises(EmulatorRaced) as raised:
@@ -257,8 +277,7 @@ def test_where_no_emulator_races_a_kernel_that_dies_alike_is_not_tried_again(
 def test_a_host_that_was_late_is_not_called_an_emulator(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    late = "[    0.02] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
-    boots(monkeypatch, tmp_path, late, "")
+    boots(monkeypatch, tmp_path, LATE, "")
     started = Guest(Machine(), replace(HARDWARE, accelerator=Accelerator("kvm", "a test")))
     started.wait()
     assert started.spoiled == [

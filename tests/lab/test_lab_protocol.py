@@ -358,8 +358,10 @@ def test_a_neighbour_is_booted_alike_kept_busy_and_ended(monkeypatch: pytest.Mon
     monkeypatch.setattr(protocol, "Guest", Neighbour)
     monkeypatch.setattr(protocol, "prepare", lambda machine: machine.kernel)
     beside = experiment(lambda _: {}, neighbour=("spin", "fast"))
+    started = list[Guest]()
     with contextlib.ExitStack() as stack:
-        guest = protocol.busy_neighbour(beside, Machine(vcpus=3), stack)
+        guest = protocol.busy_neighbour(beside, Machine(vcpus=3), stack, started)
+        assert started == [guest]
         assert guest.name == protocol.NEIGHBOUR
     assert world == ["3 vCPUs of 6.12", "booted", "spin fast", "closed"]
 
@@ -382,7 +384,7 @@ def test_a_complaint_as_a_guest_starts_is_told_with_its_arm(
     hardware: Any = dict.fromkeys("abc", SimpleNamespace(accelerator=Accelerator("tcg", "a test")))
     with pytest.raises(GuestFailed) as raised:
         protocol.run_boot(
-            experiment(lambda _: {}), machines, hardware, ["bca"], quiet(), "boot 1 of 3, ", 6
+            experiment(lambda _: {}), machines, hardware, ["bca"], quiet(), "boot 1 of 3, ", 6, []
         )
     said = raised.value.format_message()
     assert said == "b: its kernel complained\nthis happened in: boot 1 of 3, start: b"

@@ -70,6 +70,9 @@ class GuestFailed(LightsleepError):
 class EmulatorRaced(GuestFailed):
     """The guest died of QEMU's emulation: it says nothing about the kernel, and may be repeated."""
 
+    blamed = ""
+    """What ended it, in words."""
+
 
 def prepare(
     machine: Machine,
@@ -225,6 +228,7 @@ class Guest:
         self._reboots = reboots
         self.spoiled: list[str] = []
         """What ended it before, each time that it was booted anew."""
+        self._blamed_for: set[str] = set()
         self._boot_s = machine.boot_timeout
         self._hardware = replace(hardware, machine=machine)
         self._snapshot = snapshot.of(self._hardware, snapshots) if snapshots else None
@@ -252,13 +256,14 @@ class Guest:
 
         Both steps patch code that other CPUs run, and until now the guest has done nothing else.
         """
-        for left in reversed(range(self._reboots + 1)):
+        while True:
             try:
                 step()
                 return
             except EmulatorRaced as error:
-                if not left:
-                    if self._reboots:
+                self._blamed_for.add(error.blamed)
+                if len(self.spoiled) >= self._reboots:  # of both steps together
+                    if self._reboots and len(self._blamed_for) == 1:
                         error.add_note(
                             f"so it was in each of {self._reboots + 1} boots: it may be the kernel "
                             "after all"
@@ -437,17 +442,21 @@ class Guest:
         start = next((x.line - 1 for x in splat.find(log)), len(lines) - SHOWN)
         shown = "\n".join(f"  | {line}" for line in lines[max(start, 0) :][:SHOWN])
         blamed = self._blamed(log)
-        kind = EmulatorRaced if blamed else GuestFailed
         try:
             kept = str(keep(log, self.name))
         except OSError as error:
             kept = f"not kept: {error}"
         why += f"; that was {blamed}, not the kernel" if blamed else ""
-        return kind(
+        message = (
             f"{self.name}: {why}\n{shown or '  | (nothing on the console)'}\n{said}"
             f"console: {kept}\n"
             f"see it happen: {self.machine.command()}"
         )
+        if not blamed:
+            return GuestFailed(message)
+        raced = EmulatorRaced(message)
+        raced.blamed = blamed
+        return raced
 
     def _blamed(self, log: str) -> str:
         """Return what else than its kernel ended the guest; empty where it may be the kernel.

@@ -94,7 +94,8 @@ def compare(
     Raises LightsleepError for whatever else went wrong; logs of failed guests are kept.
     """
     before, start_s = commit(), time.monotonic()  # modules are built now, not at the end
-    anew = functools.partial(attempt, name, experiment, machine, rounds, boots, seed, show)
+    again = list[str]()
+    anew = functools.partial(attempt, name, experiment, machine, rounds, boots, seed, show, again)
     try:
         result = anew()
     except EmulatorRaced as error:
@@ -123,9 +124,14 @@ def attempt(
     boots: int,
     seed: int,
     show: Callable[[str, float | None], None],
+    again: list[str] | None = None,
 ) -> CompareResult:
-    """Do what ``compare`` does, but never start all of it over."""
+    """Do what ``compare`` does, but never start all of it over.
+
+    ``again`` has what ended guests that were booted anew in an earlier attempt, and gets the rest.
+    """
     start_s = time.monotonic()
+    again = [] if again is None else again
     machines = machines_of(experiment, machine)
     check_kernels(machines)  # of all, before what takes minutes is done for the first
     hardware = {
@@ -151,7 +157,7 @@ def attempt(
         turns = order[number * each : (number + 1) * each]
         label = f"boot {number + 1} of {boots}, " if boots > 1 else ""
         boot = functools.partial(
-            run_boot, experiment, machines, hardware, turns, progress, label, rounds
+            run_boot, experiment, machines, hardware, turns, progress, label, rounds, again
         )
         try:
             done.append(_in_true_time(boot, progress, label, thrown_away))
@@ -161,7 +167,6 @@ def attempt(
             raise
         one_kernel_each(machines, [x.facts for x in done])
         _same_metrics(label, done[0].metrics, done[-1].metrics)
-    again = [line for boot in done for line in boot.booted_again]
     return CompareResult(
         experiment=name,
         title=experiment.title,
@@ -311,8 +316,6 @@ class Booted:
     """The share of the host's CPU time that other work used, from the first round to the last."""
     other_pct_of_turns: dict[str, list[float]]
     """The same of each turn, by arm."""
-    booted_again: tuple[str, ...] = ()
-    """What ended guests that were booted anew before their first turn."""
 
 
 def run_boot(
@@ -323,14 +326,21 @@ def run_boot(
     progress: Progress,
     label: str,
     rounds: int,
+    again: list[str],
 ) -> Booted:
     """Boot all arms, run the rounds of ``order``, and end all guests; ``rounds`` are all of them.
+
+    ``again`` gets what ended guests that were booted anew before their first turn, however it ends.
 
     Raises LightsleepError for whatever goes wrong; see also promised().
     """
     real_time = all(x.accelerator.real_time for x in hardware.values())
     facts: dict[str, dict[str, Any]] = {}
+    ours: list[Guest] = []
     with contextlib.ExitStack() as stack:
+        stack.callback(
+            lambda: again.extend(label + line for guest in ours for line in guest.spoiled)
+        )
         with progress.boot():
             # In the order of its first round: it is not always the same one that boots last.
             guests = boot_all(
@@ -338,6 +348,7 @@ def run_boot(
                 hardware,
                 stack,
                 lambda what: progress.show(label + what, progress.left_s()),
+                ours,
             )
             for name in order[0]:
                 # Alone: what a module measures as it is loaded is not disturbed by other guests.
@@ -348,12 +359,11 @@ def run_boot(
                     facts[name] = guest_facts(guests[name])
                     guests[name].check()
             metrics = promised(experiment, guests, rounds)
-            ours, neighbour = list(guests.values()), None
+            neighbour = None
             if experiment.neighbour:
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
                 baseline = machines[experiment.baseline.name]
-                neighbour = busy_neighbour(experiment, baseline, stack)
-                ours.append(neighbour)
+                neighbour = busy_neighbour(experiment, baseline, stack, ours)
         # One CPU more than vCPUs run at once: QEMU has threads for devices, too.
         pids = [guest.vm.process.pid for guest in ours]
         loads = hosttime.Loads(pids, experiment.running_vcpus + 1)
@@ -368,8 +378,7 @@ def run_boot(
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
     known = {x.name: {"description": x.description, **facts[x.name]} for x in experiment.arms}
-    again = tuple(label + line for guest in ours for line in guest.spoiled)
-    return Booted(metrics, true, rates, known, other_pct, loads.of_turns, again)
+    return Booted(metrics, true, rates, known, other_pct, loads.of_turns)
 
 
 def judges_the_control(experiment: Experiment, metrics: Sequence[Metric], rounds: int) -> None:
@@ -412,8 +421,12 @@ def boot_all(
     hardware: Mapping[str, Hardware],
     stack: contextlib.ExitStack,
     show: Callable[[str], None],
+    started: list[Guest],
 ) -> dict[str, Guest]:
-    """Boot a guest per machine, two at a time, and leave them paused; ``stack`` ends them."""
+    """Boot a guest per machine, two at a time, and leave them paused; ``stack`` ends them.
+
+    They are in ``started`` before they have booted.
+    """
     guests: dict[str, Guest] = {}
 
     def wait_for(name: str) -> None:
@@ -424,6 +437,7 @@ def boot_all(
     for name, ahead in zip(names, [None, *names], strict=False):
         show(f"booting {name}")
         guests[name] = Guest(machines[name], hardware[name], name)
+        started.append(guests[name])
         stack.callback(guests[name].close)
         if ahead is not None:
             wait_for(ahead)
@@ -431,10 +445,19 @@ def boot_all(
     return guests
 
 
-def busy_neighbour(experiment: Experiment, baseline: Machine, stack: contextlib.ExitStack) -> Guest:
-    """Boot one more guest like the baseline's, keep it busy and let it run; ``stack`` ends it."""
+def busy_neighbour(
+    experiment: Experiment,
+    baseline: Machine,
+    stack: contextlib.ExitStack,
+    started: list[Guest],
+) -> Guest:
+    """Boot one more guest like the baseline's, keep it busy and let it run; ``stack`` ends it.
+
+    It is in ``started`` before it has booted.
+    """
     machine = replace(baseline, modules=())
     guest = Guest(machine, prepare(machine), NEIGHBOUR)
+    started.append(guest)
     stack.callback(guest.close)
     guest.wait()
     guest.run(experiment.neighbour)
