@@ -243,7 +243,7 @@ PAGES = {
     "lab series": Page(
         {
             "lightsleep lab series 6.12 mails": "Write all topics as mails.",
-            "lightsleep lab series 6.12 mails --topic softirq": "Write one topic.",
+            "lightsleep lab series 6.12 mails --topic promotion": "Write one topic.",
         },
         files=CACHE,
     ),
