@@ -183,6 +183,7 @@ QUIET = {
         ("intel-laptop", "dev/cpu_dma_latency: 2"),
         ("kvm-haltpoll", f"{CPU}/cpu0/cpuidle/state1/latency: 5\ndev/cpu_dma_latency: 3"),
         ("arm64-psci", f"{CPU}/cpu0/power/pm_qos_resume_latency_us: n/a"),
+        ("lightsleep-guest", f"dev/cpu_dma_latency: 0\n{LIGHTSLEEP}/mode: off"),
     ],
     "poll-queues-missing": [
         (

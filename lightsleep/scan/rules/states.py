@@ -29,9 +29,12 @@ def _limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
     latencies = [latency for latency in usable if latency is not None]
     if limit_us is None or not latencies or not facts.polls_first(cpu):
         return False
+    ours = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
+    if ours and scan.lightsleep and scan.lightsleep.mode == "off":
+        return False  # switched off, it obeys no limit
     # haltpoll and ladder poll only where no latency at all is tolerated; menu and teo compare
     # the limit with the exit latencies. So does lightsleep's driver, unless POLL is disabled.
-    compares = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER and not cpu.states[0].disabled
+    compares = ours and not cpu.states[0].disabled
     if scan.cpuidle.governor in ("haltpoll", "ladder") and not compares:
         return limit_us == 0
     # With the polling state disabled, both take a state that is beyond the limit: menu unless no
