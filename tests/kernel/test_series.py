@@ -497,9 +497,10 @@ def test_mails_declare_no_function_that_only_our_modules_call(
     }
     assert declared["idle_cost_start"] == "include/linux/idle_poll/idle_cost.h"
     for name, header in declared.items():
-        # Where a line that names it is indented, it is used; where not, declared or defined.
-        users = {x for x in code if re.search(rf"^[ \t].*\b{name}\b", code[x], re.MULTILINE)}
-        defined = {x for x in code if re.search(rf"^\w.*\b{name}\(.*[^;]$", code[x], re.MULTILINE)}
+        # In a line that is indented, or that is a macro, it is used; else declared or defined.
+        use = rf"^(?:[ \t]|[A-Z]+\().*\b{name}\b"
+        users = {x for x in code if re.search(use, code[x], re.M)}
+        defined = {x for x in code if re.search(rf"^\w.*\b{name}\(.*[^;\n]$", code[x], re.M)}
         assert users - defined, f"{header} declares {name}(), which no other file calls"
 
 
