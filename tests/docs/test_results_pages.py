@@ -169,7 +169,8 @@ def test_the_command_of_a_page_is_not_refused(
 
     monkeypatch.setattr(protocol, "compare", compare)
     monkeypatch.chdir(tmp_path)
-    Path("linux-7.3").mkdir()  # the kernel of one's own
+    for tree in ("linux-7.3", "linux-6.12", "linux-6.12-idle-poll"):  # kernels of one's own
+        Path(tree).mkdir()
     printed = command(result)
     assert f"    {printed}\n" in path.with_suffix(".md").read_text()
     ran = CliRunner().invoke(main, shlex.split(printed)[1:])

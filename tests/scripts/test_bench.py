@@ -139,8 +139,9 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     assert not any(each.estimated for each in planned)
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
-    *lines, left, total = result.output.splitlines()
-    assert " ".join(left.split()) == f"own-kernel-x86_64 left out: {bench.LEFT_OUT}"
+    *lines, own_kernel, own_patch, total = result.output.splitlines()
+    for name, left in (("own-kernel", own_kernel), ("own-patch", own_patch)):
+        assert " ".join(left.split()) == f"{name}-x86_64 left out: {bench.LEFT_OUT}"
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
         experiments.names()
     )
