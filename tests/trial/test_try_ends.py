@@ -292,12 +292,15 @@ def test_a_signal_before_the_first_round_has_its_status_too(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
-def test_a_change_by_somebody_else_ends_it_and_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file with the governor of a machine that has several."""
     root = unfold("intel-laptop", tmp_path / "machine")
     prepare(root, monkeypatch)
-    governor = root / CPU / "cpuidle/current_governor"
+    return root / CPU / "cpuidle/current_governor"
+
+
+def test_a_change_by_somebody_else_ends_it_and_stays(governor: Path) -> None:
     script = f"[ $(cat {governor}) = teo ] && echo ladder >{governor}; true"
     result = attempt("-s", "governor:teo", "--", "sh", "-c", script)
     assert result.exit_code == 1
@@ -305,12 +308,7 @@ def test_a_change_by_somebody_else_ends_it_and_stays(
     assert governor.read_text() == "ladder\n"
 
 
-def test_a_command_that_sets_back_what_is_tried_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = unfold("intel-laptop", tmp_path / "machine")
-    prepare(root, monkeypatch)
-    governor = root / CPU / "cpuidle/current_governor"
+def test_a_command_that_sets_back_what_is_tried_ends_it(governor: Path) -> None:
     found = governor.read_text()
     result = attempt("-s", "governor:teo", "--", "sh", "-c", f"echo {found.strip()} >{governor}")
     assert result.exit_code == 1
@@ -344,12 +342,8 @@ def test_a_command_that_changes_a_parameter_of_the_module_ends_it(change: str, r
     assert fake_modules.snapshot(root) == before
 
 
-def test_a_change_to_a_value_of_an_earlier_setting_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = unfold("intel-laptop", tmp_path / "machine")
-    prepare(root, monkeypatch)
-    governor, seen = root / CPU / "cpuidle/current_governor", tmp_path / "seen"
+def test_a_change_to_a_value_of_an_earlier_setting_stays(governor: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
     found = governor.read_text().strip()
     settings = sorted({"teo", "ladder", "menu"} - {found})
     script = f"""
