@@ -61,7 +61,7 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
     if rounds is not None and rounds < rounds_needed():
         raise click.BadParameter(
             f"{rounds} rounds give no 95 % confidence interval: at least {rounds_needed()}; "
-            f"{protocol.ROUNDS} are enough to show a difference of 20 %"
+            f"{protocol.ROUNDS} show a difference of 20 % in most metrics (docs/lab.md)"
         )
     return rounds
 

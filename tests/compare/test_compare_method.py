@@ -339,11 +339,45 @@ def test_recorded_noise_raises_few_false_alarms() -> None:
     assert shown(drawn_from(np.concatenate(recorded_noise())), boots=BOOTS) <= 0.05
 
 
-def test_the_share_of_recorded_metrics_that_show_20_percent_is_the_one_in_the_docs() -> None:
+QUIET = FIXTURES / "compare/noise-quiet.json"
+"""The same on a quiet host, of the results idle and programs of 2026-11-30 (x86_64): 9 boots."""
+
+SHOWN_LESS_OFTEN = {
+    "redis_1_p99_us",
+    "redis_50_p99_us",
+    "nginx_1_p99_us",
+    "memcached_50_per_s",
+    "mosquitto_50_per_s",
+}
+"""In 36 to 87 of 100 runs; docs/lab.md says so."""
+
+
+def drawn_boots(metric: dict[str, list[float]], runs: int = 500) -> Floats:
+    """Return runs of boots drawn from recorded ones, each with its rounds: boots scatter, too."""
+    ratios = np.log(metric["control"]) - np.log(metric["baseline"])
+    boots = (ratios - np.median(ratios)).reshape(BOOTS, -1)
+    rng = np.random.default_rng(11)
+    signs = rng.choice([-1.0, 1.0], (runs, BOOTS, 1))
+    drawn: Floats = (boots[rng.integers(0, BOOTS, (runs, BOOTS))] * signs).reshape(runs, -1)
+    return drawn
+
+
+def test_on_a_quiet_host_20_percent_are_shown_but_for_what_the_docs_name() -> None:
+    recorded = json.loads(QUIET.read_text())
+    power = {
+        name.partition(", ")[2]: shown(drawn_boots(each) + math.log(1.2), boots=BOOTS)
+        for name, each in recorded.items()
+    }
+    assert {name for name, share in power.items() if share < 0.9} == SHOWN_LESS_OFTEN
+    said = " ".join((ROOT / "docs/lab.md").read_text().split())
+    assert f"For {len(power) - len(SHOWN_LESS_OFTEN)} of these {len(power)} metrics" in said
+
+
+def test_on_busy_hosts_20_percent_are_shown_in_as_many_metrics_as_the_docs_say() -> None:
     effects = [drawn_from(metric, 500) + math.log(1.2) for metric in recorded_noise()]
     usually = sum(shown(each, boots=BOOTS) >= 0.9 for each in effects)
     said = " ".join((ROOT / "docs/lab.md").read_text().split())
-    assert f"For {usually} of the {len(effects)} recorded metrics" in said
+    assert f"that is so for {usually} of {len(effects)}" in said
 
 
 def test_a_control_of_many_metrics_raises_few_false_alarms() -> None:
