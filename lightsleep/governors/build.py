@@ -116,11 +116,13 @@ def _unpack(archive: Path, names: Sequence[str], version: str, to: Path) -> None
 def _archive(version: str) -> Path | None:
     """Return the archive with a kernel's source, the newest; None where it is not here.
 
-    The lab may have fetched one long ago, and Debian's package may be a later release.
+    The lab may have fetched one of each suite long ago (lab/kernels/source.py), and Debian's
+    package may be a later release.
     """
     package = f"linux-source-{version}"
-    fetched, installed = cache.folder() / package / "source.tar.xz", INSTALLED / f"{package}.tar.xz"
-    found = [x for x in (fetched, installed) if x.exists() and cache.trusted(x)]
+    fetched = cache.folder().glob(f"{package}-*/source.tar.xz")
+    installed = INSTALLED / f"{package}.tar.xz"
+    found = [x for x in (*fetched, installed) if x.exists() and cache.trusted(x)]
     return max(found, key=lambda x: x.stat().st_mtime, default=None)
 
 

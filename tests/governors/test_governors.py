@@ -19,7 +19,7 @@ from replays import DEEP, MENU, needs_compiler, run
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
 from lightsleep.governors import build
-from lightsleep.lab.kernels.source import kernel_source
+from lightsleep.lab.kernels import source as packages
 from lightsleep.periods.source import open_recording
 from lightsleep.periods.table import write_parquet
 from lightsleep.replay import cli, cluster
@@ -46,7 +46,7 @@ WARM_UP = 100
 
 @pytest.fixture(scope="module")
 def source() -> None:
-    kernel_source("6.12")
+    packages.kernel_source("6.12")
 
 
 NEXT = "next_event_ns"
@@ -58,7 +58,7 @@ def test_the_newest_archive_is_the_one_that_counts(
     """The lab may have fetched one long before Debian's package was upgraded, or after."""
     monkeypatch.setattr(cache, "folder", lambda: tmp_path)
     monkeypatch.setattr(build, "INSTALLED", tmp_path)
-    fetched = tmp_path / "linux-source-6.12" / "source.tar.xz"
+    fetched = tmp_path / "linux-source-6.12-bookworm" / "source.tar.xz"
     installed = tmp_path / "linux-source-6.12.tar.xz"
     fetched.parent.mkdir()
     for newer, older in ((fetched, installed), (installed, fetched)):
@@ -70,6 +70,26 @@ def test_the_newest_archive_is_the_one_that_counts(
         assert build._archive("6.12") == newer
         newer.unlink()
     assert build._archive("6.12") is None
+
+
+def test_what_the_lab_fetches_of_any_suite_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpack(arch: object, suite: str, target: str, names: list[str], into: Path) -> None:
+        archive = into / f"usr/src/{names[0]}.tar.xz"
+        archive.parent.mkdir(parents=True)
+        archive.touch()
+        os.utime(archive, (1e9 + (target == "trixie-backports"),) * 2)
+
+    monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
+    monkeypatch.setattr(packages, "unpack", unpack)
+    monkeypatch.setattr(build, "INSTALLED", tmp_path)
+    older = packages.kernel_source("6.1", "trixie")
+    assert build._archive("6.1") == older
+    newer = packages.kernel_source("6.1", "trixie", "trixie-backports")
+    assert build._archive("6.1") == newer != older
+    packages.kernel_source("6.12", "trixie")
+    assert build._archive("6.1") == newer
 
 
 @pytest.mark.build
@@ -192,7 +212,7 @@ def test_old_kernels_have_no_header_of_governors(
     header: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    package = tmp_path / "linux-source-6.1"
+    package = tmp_path / "linux-source-6.1-bookworm"
     governors = package / "tree/drivers/cpuidle/governors"
     governors.mkdir(parents=True)
     wanted = {f"{name}.c" for name in build.GOVERNORS}
@@ -212,7 +232,7 @@ def test_a_new_release_of_a_package_has_governors_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIGHTSLEEP_CACHE", str(tmp_path))
-    package = tmp_path / "linux-source-6.1"
+    package = tmp_path / "linux-source-6.1-bookworm"
     governors = package / "tree/drivers/cpuidle/governors"
     governors.mkdir(parents=True)
     digests = []
