@@ -36,7 +36,8 @@ core (a busy sibling keeps the core awake, and most deep states are those of the
 CPU that somebody set apart. Near ones come first: a wake across sockets measures the
 interconnect. Of those as near as each other, a CPU of another cluster comes first: a state of a
 whole cluster lasts only while all its CPUs idle, so a waker in it ends that state before the
-launch. A store wakes only who watches memory: polling and MWAIT states.
+launch. A store wakes only who watches memory: polling and MWAIT states, and not on a kernel that
+interrupts CPUs that poll, too (arm64 without TIF_POLLING_NRFLAG).
 """
 
 from collections.abc import Sequence
@@ -60,6 +61,15 @@ HOPELESS_NS = 1_000_000_000
 
 # What a sample takes beside its distance and the latency, for estimates only.
 OVERHEAD_NS = 50_000
+
+NOBODY_WATCHES = (
+    "a store wakes only states that poll or use MWAIT, and no state to measure does: "
+    "use --source ipi"
+)
+INTERRUPTED = (
+    "this kernel interrupts a CPU that polls, too (no TIF_POLLING_NRFLAG), so a store wakes no "
+    "state: use --source ipi"
+)
 
 
 @dataclass(frozen=True)
@@ -174,7 +184,7 @@ def cells(
         )
     found: list[Cell] = []
     said: list[tuple[int, str]] = []
-    deaf = False  # whether a store would wake none of a CPU's states
+    deaf: str | None = None  # why a store would wake none of a CPU's states
     for cpu in _destinations(machine, wish):
         states = _states(cpu, wish, said)
         src = source_cpu(machine, cpu, wish.source_cpu)
@@ -195,14 +205,13 @@ def cells(
             waker = cpu.number if source == "timer" else src
             if waker is not None:
                 block = _block(source, waker, cpu.number, states)
-                deaf |= source == "store" and bool(states) and not block
+                if source == "store" and states and not block:
+                    watch = any(state.polls or state.monitors for state in states)
+                    deaf = INTERRUPTED if watch else NOBODY_WATCHES
                 found += block
     notes += say(said)
     if not found and deaf:
-        notes.append(
-            "a store wakes only states that poll or use MWAIT, and no state to measure "
-            "does: use --source ipi"
-        )
+        notes.append(deaf)
     if not found:
         raise Skipped("nothing to measure: " + ("; ".join(notes) or "no idle state is enabled"))
     return found, notes

@@ -26,8 +26,9 @@ class IdleState:
     """An idle state of one CPU; ``index`` as in sysfs and in the cpu_idle tracepoint.
 
     ``polls`` says that a CPU in it runs on, and never halts; ``monitors`` that it has halted, and a
-    store to the word that it watches ends that (MWAIT). ``knob`` is its folder in sysfs: None for
-    the idling of a CPU without a cpuidle driver, of which nothing is advertised either.
+    store to the word that it watches ends that (MWAIT). ``interrupted`` says that the kernel sends
+    an IPI all the same. ``knob`` is its folder in sysfs: None for the idling of a CPU without a
+    cpuidle driver, of which nothing is advertised either.
     """
 
     index: int
@@ -38,11 +39,12 @@ class IdleState:
     monitors: bool
     disabled: bool
     knob: Path | None
+    interrupted: bool = False
 
     @property
     def sees_stores(self) -> bool:
         """Whether a CPU in it needs no interrupt to be woken."""
-        return self.polls or self.monitors
+        return (self.polls or self.monitors) and not self.interrupted
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,13 @@ def described(root: Path, scan: Scan, tree: Tree) -> Machine:
     cpufreqs = {cpu.number: _cpufreq(tree, cpu.number) for cpu in scan.cpus}
     reserved = dict.fromkeys(tree.cpus(f"{CPU_DIR}/nohz_full") or [], "nohz_full")
     reserved |= dict.fromkeys(scan.isolated, "isolated")
+    interrupted = facts.interrupts_polling_cpus(scan)
     return Machine(
         cpus={
             cpu.number: Cpu(
                 number=cpu.number,
-                states=tuple(_state(root, cpu.number, state) for state in cpu.states)
-                or (_default_idle(scan),),
+                states=tuple(_state(root, cpu.number, state, interrupted) for state in cpu.states)
+                or (_default_idle(scan, interrupted),),
                 siblings=frozenset(cpu.siblings) - {cpu.number},
                 package=tree.number(f"{CPU_DIR}/cpu{cpu.number}/topology/physical_package_id"),
                 node=_node(tree, cpu.number),
@@ -140,7 +143,7 @@ def say(of_cpus: Iterable[tuple[int, str]]) -> list[str]:
     return [f"CPU {cpulist.format(numbers)}: {what}" for what, numbers in cpus.items()]
 
 
-def _state(root: Path, cpu: int, state: State) -> IdleState:
+def _state(root: Path, cpu: int, state: State, interrupted: bool) -> IdleState:
     return IdleState(
         index=state.index,
         name=state.name,
@@ -150,14 +153,15 @@ def _state(root: Path, cpu: int, state: State) -> IdleState:
         monitors=bool(MONITORS.search(state.desc or "")),
         disabled=bool(state.disabled),
         knob=root / CPU_DIR / f"cpu{cpu}/cpuidle/state{state.index}",
+        interrupted=interrupted,
     )
 
 
-def _default_idle(scan: Scan) -> IdleState:
+def _default_idle(scan: Scan, interrupted: bool) -> IdleState:
     """Return the idling of a CPU without a driver: the kernel traces it as state 1, or 0."""
     spins = facts.spins(scan) is not None
     name = "spin" if spins else "default"
-    return IdleState(0 if spins else 1, name, None, None, spins, False, False, None)
+    return IdleState(0 if spins else 1, name, None, None, spins, False, False, None, interrupted)
 
 
 def _cluster(tree: Tree, cpu: int) -> frozenset[int]:

@@ -124,3 +124,9 @@ def test_by_the_module_wakes_by_store_tell_a_replay_what_such_a_state_costs() ->
     ((key, cost_ns),) = by_state(found).items()
     assert key == (MWAIT.name, MWAIT.latency_us, MWAIT.residency_us)
     assert cost_ns == pytest.approx(1000 * (MWAIT.latency_us or 0), abs=300)
+
+
+def test_from_user_space_a_cpu_that_is_interrupted_while_it_polls_is_compared() -> None:
+    """As by a stock arm64 kernel: a busy CPU took such an interrupt, too."""
+    polls = replace(POLL, interrupted=True)
+    assert row(polls, tally(None, path=None), tally(polls, path=None)).verdict.kind == "agrees"

@@ -373,6 +373,23 @@ def test_a_machine_without_a_driver_has_one_state(
     ]
 
 
+@pytest.mark.parametrize(("flag", "by_store"), [(None, set()), ("N", set()), ("Y", {"busy", "0"})])
+def test_on_arm64_a_store_wakes_only_where_the_kernel_spares_the_interrupt(
+    flag: str | None, by_store: set[str], tmp_path: Path
+) -> None:
+    unfold("lightsleep-guest", tmp_path)
+    plant(tmp_path, "proc/sys/kernel/arch: aarch64")
+    if flag:
+        plant(tmp_path, f"sys/module/idle_poll/parameters/polling_flag: {flag}")
+    here = machines.read(tmp_path)
+    cells, _ = plan.cells(here, WISH, ALL)
+    assert {x.requested for x in cells if x.source == "store"} == by_store
+    assert {x.requested for x in cells if x.source == "ipi"} == {"busy", "0", "1"}
+    if not by_store:
+        with pytest.raises(Skipped, match="this kernel interrupts a CPU that polls, too"):
+            plan.cells(here, replace(WISH, sources=("store",)), ALL)
+
+
 def test_mwait_states_see_a_store(tmp_path: Path) -> None:
     unfold("intel-laptop", tmp_path)
     states = machines.read(tmp_path).cpus[0].states
