@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """A measurement on the terminal: a table for each CPU, or one for all where there are many."""
 
+import re
 from collections import defaultdict
 from statistics import median
 
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightsleep import cpulist
-from lightsleep.measure.result import Figures, HalfOpen, MeasureResult, Row
+from lightsleep.measure.result import Figures, HalfOpen, MeasureResult, Row, Verdict
 from lightsleep.terminal import whole
 from lightsleep.units import us
 
@@ -30,7 +31,7 @@ def render(console: Console, result: MeasureResult, verbose: bool) -> None:
     """Print a result; ``verbose`` shows every CPU, and what came of invalid samples."""
     _print_tables(console, result.rows, verbose)
     if any(_spared(row) for row in result.rows):
-        console.print("ipi*: the CPU polled and saw the wakeup, so no IPI or few IPIs were sent.")
+        console.print("ipi*: the CPU polled and saw the wakeup: some or all wakeups took no IPI.")
     if verbose:
         _print_percentiles(console, result.rows)
     # A wake that never came, or came after so long, is no matter of detail.
@@ -128,7 +129,8 @@ def _folded(rows: list[Row]) -> Table:
     """Return a table in which CPUs that tell the same share a line: medians over the CPUs."""
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.source, row.state, row.name, row.advertised_us, row.verdict.kind].append(row)
+        told = (row.verdict.kind, _alike(row.verdict))
+        groups[row.source, row.state, row.name, row.advertised_us, told].append(row)
     table = _table("", "state")
     table.add_column("cpus")
     for same in groups.values():
@@ -137,15 +139,39 @@ def _folded(rows: list[Row]) -> Table:
         owns = [row.subtracted.p50_ns for row in same if row.subtracted]
         table.add_row(
             Text(first.name),
-            _by(first),
+            _by(*same),
             _advertised(first),
             str(sum(raw.count for raw in raws)),
             *(map(us, _medians(raws)) if raws else "----"),
             f"{us(min(owns))} to {us(max(owns))}" if owns else "-",
-            Text(first.verdict.kind, STYLE.get(first.verdict.kind, "")),
+            Text(_shared(same), STYLE.get(first.verdict.kind, "")),
             cpulist.format(row.cpu for row in same),
         )
-    return whole(table, "cpus")
+    return whole(table, "verdict", "cpus")
+
+
+def _alike(verdict: Verdict) -> str:
+    """Return what tells a verdict from others of its kind, but for its figures."""
+    return "" if re.search("[0-9]", verdict.text) else verdict.text
+
+
+def _shared(rows: list[Row]) -> str:
+    """Return what alike verdicts say together: where they differ in how much, the utmost."""
+    texts = [row.verdict.text for row in rows]
+    if len({*texts}) == 1:
+        return texts[0]
+    kind = rows[0].verdict.kind
+    missing = [row.verdict.more_samples for row in rows if row.verdict.more_samples]
+    if len(missing) == len(rows):
+        return f"cannot tell, up to {max(missing)} more samples needed"
+    if kind in ("optimistic", "pessimistic"):
+        return max(rows, key=_off_ns).verdict.text.replace(" by ", " by up to ")
+    return f"{kind.replace('-', ' ')}: -v shows why"
+
+
+def _off_ns(row: Row) -> float:
+    """Return by how much a state is off what it advertises."""
+    return abs(row.subtracted.p50_ns - 1000 * (row.advertised_us or 0)) if row.subtracted else 0.0
 
 
 def _medians(figures: list[Figures]) -> tuple[float, ...]:
@@ -157,13 +183,14 @@ def _medians(figures: list[Figures]) -> tuple[float, ...]:
     )
 
 
-def _by(row: Row) -> str:
-    return row.source + ("*" if _spared(row) else "")
+def _by(*rows: Row) -> str:
+    return rows[0].source + ("*" if any(map(_spared, rows)) else "")
 
 
 def _spared(row: Row) -> bool:
-    """Whether an IPI was meant to wake, but not needed, at least at times."""
-    return row.source == "ipi" and row.path in ("none", "mixed")
+    """Whether wakeups by IPI took none: all of them, or too many to judge by those that did."""
+    many = row.path == "none" or (row.path == "mixed" and row.subtracted is None)
+    return row.source == "ipi" and row.kind == "state" and many
 
 
 def _advertised(row: Row) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,9 @@ def test_an_interrupt_that_the_busy_cpu_took_is_not_subtracted_where_none_was_se
         (stop1,) = rows(measured("-c", "1", "-s", "stop1", "--source", "ipi"), name="stop1")
         assert (stop1["subtracted"] is not None) == judged
         assert ("measure with --source store" in stop1["verdict"]["text"]) != judged
+        shown = run("-c", "1", "-s", "stop1", "--source", "ipi").stdout
+        assert ("some or all wakeups took no IPI" in shown) != judged
+        assert ("ipi*" in shown) != judged
 
 
 def test_wakes_that_did_not_come_are_named_without_being_asked_for(power9: FakeBackend) -> None:
@@ -128,6 +132,20 @@ def test_many_cpus_are_folded(power9: FakeBackend) -> None:
     each = run("-n", "20", "-v", "--source", "ipi").stdout
     assert len(each.splitlines()) > 40
     assert "with its 95 % interval" in " ".join(each.split())
+
+
+def test_of_cpus_that_share_a_line_the_factor_that_is_furthest_off_is_named(
+    power9: FakeBackend,
+) -> None:
+    def fate(batch: Batch, one: Sample) -> Sample:
+        late_ns = 10_000 * batch.dest if batch.requested == "2" else 0
+        return dataclasses.replace(one, latency_ns=one.latency_ns + late_ns)
+
+    power9.fate = fate
+    result = run("-n", "20", "--source", "ipi")
+    (line,) = (x for x in result.stdout.splitlines() if x.startswith("stop0 "))
+    # 20 us on CPU 0, 90 us on CPU 7, and 2 us advertised.
+    assert re.search(r" optimistic by up to 4[45](\.\d)?x 0-7$", " ".join(line.split()))
 
 
 def test_files(power9: FakeBackend, tmp_path: Path) -> None:
