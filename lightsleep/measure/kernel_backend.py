@@ -27,7 +27,7 @@ MEANING = {
     errno.EINTR: "the measurement was interrupted",
     errno.EINVAL: "the module refuses the request; install the module and lightsleep in the same "
     "version",
-    errno.ENODEV: "a CPU or the device is no longer there",
+    errno.ENODEV: "a CPU or the device is no longer there, or the device owes an answer",
     errno.ENOENT: "the module was unloaded meanwhile",
     errno.EOPNOTSUPP: "this device maps memory in ways that a real-time kernel (PREEMPT_RT) cannot "
     "use in an interrupt: measure without --source device",

@@ -58,7 +58,6 @@ class Tally:
     idled: int | None = None
     elapsed_ns: int = 0
     closed: bool = False
-    refused: LightsleepError | None = None
     disturbed: str | None = None
 
     def add(self, samples: list[Sample]) -> None:
@@ -128,7 +127,8 @@ def measure(
         progress("done", done_ns, done_ns)
     except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
         taken.ended = ended
-    if tallies and all(tally.refused for tally in tallies):
+    nothing = all(tally.closed and not tally.valid for tally in tallies)
+    if tallies and nothing and not taken.ended:
         raise LightsleepError("\n".join(notes))
     return taken
 
@@ -156,8 +156,6 @@ def _batches(
                 # Who is too busy for one batch is too busy for the next, after minutes each.
                 for one in tallies if isinstance(error, CpuBusy) else [tally]:
                     one.closed = True
-                    if isinstance(error, (CpuBusy, NotPermitted)) and not one.valid:
-                        one.refused = error
                 notes += [error.message] if error.message not in notes else []
     try:
         if _online(root, cpu.number):
@@ -166,7 +164,8 @@ def _batches(
     except KnobGone as error:
         if _stays_online(root, cpu.number, error):
             raise
-    notes.append(f"CPU {cpu.number} went offline: its samples up to then are kept")
+    kept = ": its samples up to then are kept" if any(tally.valid for tally in tallies) else ""
+    notes.append(f"CPU {cpu.number} went offline{kept}")
 
 
 def _disturbed(

@@ -147,7 +147,7 @@ def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) ->
     take = power9.run
 
     def run_until_offline(batch: Batch) -> list[Sample]:
-        if batch.dest == 5 and len(power9.batches) > 10:
+        if batch.dest == 5 and sum(x.dest == 5 for x in power9.batches) > 10:
             assert power9.root
             plant(power9.root, f"{CPU}/online: 0-4,6-7")
             shutil.rmtree(power9.root / CPU / "cpu5/cpuidle", ignore_errors=True)
@@ -160,6 +160,24 @@ def test_a_cpu_that_goes_offline_keeps_what_was_measured(power9: FakeBackend) ->
     assert "CPU 5 went offline: its samples up to then are kept" in document["notes"]
     assert all(len(x["latencies_ns"]) == 100 for x in rows(document, cpu=1))
     assert any(x["verdict"]["kind"] == "too-few" for x in rows(document, cpu=5))
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["offline", "device owes an answer"])
+def test_a_measurement_without_a_sample_fails_and_writes_no_file(
+    goes: bool, power9: FakeBackend, tmp_path: Path
+) -> None:
+    def run_gone(batch: Batch) -> list[Sample]:
+        assert power9.root
+        if goes:
+            plant(power9.root, f"{CPU}/online: 0-4,6-7")
+        raise CpuGone(f"CPU 5, source {batch.source}: gone")
+
+    power9.run = run_gone  # type: ignore[method-assign]
+    result = run("-c", "5", "--source", "ipi", "-o", "out.json", "--csv", "out.csv")
+    offline = "CPU 5 went offline\n" if goes else ""
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: CPU 5, source ipi: gone\n{offline}"
+    assert not list(tmp_path.glob("out.*"))
 
 
 @pytest.mark.parametrize("goes", [True, False], ids=["offline", "driver unloaded"])
