@@ -70,6 +70,7 @@ MIN_SAMPLES = next(n for n in range(1, 100) if ranks(n)[0])
 FASTER = "faster than a busy CPU: no baseline to go by"
 SPARED = "woken without an IPI, a busy CPU with one: measure with --source store"
 MAYBE_SPARED = f"perhaps {SPARED}, which needs the module"
+CUT_SHORT = Verdict("too-few", None, None, "cannot tell: ended early")
 
 # Reasons why a sample is invalid that speak of the state, not of something that came between.
 NOT_ENTERED = {"wrong-state", "not-entered", "not-polling"}
@@ -146,6 +147,8 @@ def _incomplete(evidence: Evidence) -> Verdict | None:
         needed = math.ceil(MIN_SAMPLES * raw.count / raw.independent)
         return _cannot_tell(evidence, needed)
     if subtracted is None or subtracted.ci_ns is None:
+        if evidence.cut_short:
+            return CUT_SHORT
         return Verdict("too-few", None, None, "the busy baseline has too few samples")
     return None
 
@@ -200,7 +203,7 @@ def _cannot_tell(evidence: Evidence, needed: float) -> Verdict:
     raw = evidence.raw
     assert raw
     if evidence.cut_short:
-        return Verdict("too-few", None, None, "cannot tell: ended early")
+        return CUT_SHORT
     if not evidence.worth:
         total = raw.count + sum(evidence.invalid.values())
         return Verdict("too-noisy", None, None, f"only {raw.count} of {total} wakes count")

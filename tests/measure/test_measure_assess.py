@@ -94,6 +94,15 @@ def test_no_number_is_asked_for_where_a_measurement_ended_early(valid: int, clos
     assert row(SLOW, tally(None), found, wanted=valid).verdict.more_samples
 
 
+def test_a_baseline_without_samples_asks_for_none_where_a_measurement_ended_early() -> None:
+    """By Ctrl-C in the first round: the state had its batch, and the busy CPU had not."""
+    found, busy = scattered(120), Tally(Cell("ipi", 0, 1, None))
+    judged = row(SLOW, busy, found)
+    assert judged.verdict == Verdict("too-few", None, None, "cannot tell: ended early")
+    complete = row(SLOW, busy, found, wanted=120).verdict
+    assert complete.text == "the busy baseline has too few samples"
+
+
 @pytest.mark.parametrize("source", ["ipi", "timer"])
 @pytest.mark.parametrize("idle", [POLL, MWAIT, HALT])
 def test_from_user_space_who_sees_stores_is_not_compared_by_ipi(
