@@ -66,6 +66,16 @@ KILLED = f"""
 """
 """Ends the selftest, all its processes, when it has changed a setting."""
 
+WRITING = f"""
+    setsid sh /tmp/{SELFTEST} {GUEST_MODULES} gives_up_on_a_cpu_without_time > /tmp/log 2>&1 &
+    taskset -pc 0 $$ > /dev/null
+    until grep -qsx dd /proc/[0-9]*/comm; do sleep 0.1; done
+    kill -s TERM $!
+    wait $!
+    echo $?
+"""
+"""Ends the selftest alone, while another process of it waits for the module: CPU 1 has no time."""
+
 
 @pytest.fixture(scope="module")
 def plain_guest() -> Iterator[Guest]:
@@ -127,6 +137,14 @@ def test_a_signal_leaves_settings_as_they_were(plain_guest: Guest) -> None:
     for signal in ("HUP", "TERM"):
         assert plain_guest.run(["sh", "-c", KILLED, "sh", signal]).stdout == "143\n"
         assert settings(plain_guest) == before
+
+
+def test_a_signal_that_a_write_does_not_get_leaves_no_module(plain_guest: Guest) -> None:
+    """As Ctrl-C, which nothing gets that a shell started in the background."""
+    run_selftest(plain_guest, SELFTEST, "files_are_for_root_only")  # brings the script
+    before = settings(plain_guest)
+    assert plain_guest.run(["sh", "-c", WRITING]).stdout == "143\n"
+    assert settings(plain_guest) == before
 
 
 def test_a_driver_and_a_cpu_that_are_in_use_are_left_alone(plain_guest: Guest) -> None:
