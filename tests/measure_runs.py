@@ -16,9 +16,10 @@ from schemas import validator
 from lightsleep.cli import main
 from lightsleep.measure import cli, module
 
-VALID = validator(
-    json.loads(resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text())
+SCHEMA: dict[str, Any] = json.loads(
+    resources.files("lightsleep.measure").joinpath("measure.schema.json").read_text()
 )
+VALID = validator(SCHEMA)
 CPU = "sys/devices/system/cpu"
 # The states of powernv-power9: 0, 1, 2 and 5 us advertised.
 TRUTH_NS = {0: 100, 1: 1000, 2: 20_000, 3: 5000}

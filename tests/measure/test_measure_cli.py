@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from measure_fakes import FakeBackend
-from measure_runs import CPU, measured, rows, run
+from measure_runs import CPU, SCHEMA, measured, rows, run
 from scan_trees import plant, unfold
 
 from lightsleep.document import load
@@ -55,6 +55,9 @@ def test_a_document_with_every_row(power9: FakeBackend) -> None:
     assert document["mode"] == "module"
     assert document["environment"]["cpuidle_driver"] == "powernv_idle"
     assert document["settings"]["cpus"] == [1, 5]
+    described = SCHEMA["properties"]
+    for part in ("environment", "settings"):
+        assert document[part].keys() == described[part]["properties"].keys()
 
 
 def test_an_interrupt_that_the_busy_cpu_took_is_not_subtracted_where_none_was_sent(
