@@ -20,7 +20,10 @@ from lightsleep.measure.observation import TIMEOUT_NS, judge, parse
 FILES = Path("sys/kernel/debug/latency_test")
 DRIVER = Path("sys/bus/virtio/drivers/test_cpuidle_latency")
 
-NO_DEVICE = "no virtio entropy device is bound to test_cpuidle_latency"
+NO_DEVICE = (
+    "no virtio entropy device is bound to test_cpuidle_latency: in a guest that has one, unbind it "
+    "from virtio_rng first (docs/latency-test.md)"
+)
 
 MEANING = {
     errno.EBUSY: "another measurement is running; wait for its end",

@@ -168,5 +168,6 @@ def test_a_module_that_is_gone(tmp_path: Path) -> None:
 def test_sources(tmp_path: Path) -> None:
     sources = KernelBackend(tmp_path).sources()
     assert sources == {"timer": None, "ipi": None, "store": None, "device": NO_DEVICE}
+    assert "unbind it from virtio_rng" in NO_DEVICE
     (tmp_path / DRIVER / "virtio3").mkdir(parents=True)
     assert set(KernelBackend(tmp_path).sources().values()) == {None}
