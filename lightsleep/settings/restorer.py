@@ -24,8 +24,8 @@ its first line.
 The journal survives the restorer. Whoever finds it, sets back by the same rules:
 
 - in reverse order of the first change, to the value found at that change;
-- only what still holds a value that the owner wrote: any other value was set by somebody else
-  meanwhile, and stays;
+- only what still holds a value that the owner wrote, or that a knob got when a module was set back:
+  any other value was set by somebody else meanwhile, and stays;
 - a knob that is gone (driver unloaded) has nothing to set back; of a CPU that is offline, the
   user is told what to look at when it is back;
 - nothing but sysfs, modules and FILES, and nothing after a reboot. A reboot resets sysfs and
@@ -49,7 +49,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -389,14 +389,16 @@ def set_back(
 ) -> tuple[list[str], list[str]]:
     """Set back settings, the last first; return as restore() does."""
     notes, refused = [], []
-    for setting, undo in reversed(undos.items()):
+    left = dict(undos)
+    while left:
+        setting, undo = left.popitem()
         try:
             # Killed before the new content took its place. Only where it is there: a read-only file
             # system refuses to remove what is not.
             scratch = scratch_of(Path(setting[1]))
             if setting[0] == "file" and os.path.lexists(scratch):
                 scratch.unlink(missing_ok=True)
-            note = set_back_one(setting, undo, root, held)
+            note = _set_back_before(left, setting, undo, root, held)
         except OSError as error:
             if error.errno in GONE:
                 note = _gone(setting[1], undo, root)
@@ -407,6 +409,32 @@ def set_back(
                 continue
         notes += [note] if note else []
     return notes, refused
+
+
+def _set_back_before(
+    left: dict[Setting, Undo], setting: Setting, undo: Undo, root: Path, held: Held
+) -> str | None:
+    """Set one setting back as set_back_one() does; ``left`` are those that come after it.
+
+    The kernel chooses another governor where the driver haltpoll comes, and where it goes. So what
+    a knob reads after a module came or went, and did not read before, nobody else has set.
+    """
+    before = _knobs(left, root) if setting[0] == "module" else {}
+    note = set_back_one(setting, undo, root, held)
+    for knob, value in _knobs(before, root).items():
+        if value != before[knob]:
+            left[knob].written.add(value)
+    return note
+
+
+def _knobs(settings: Iterable[Setting], root: Path) -> dict[Setting, Value]:
+    """Return the values of the knobs among ``settings`` that are there."""
+    found: dict[Setting, Value] = {}
+    for kind, name in settings:
+        if kind == "knob":
+            with contextlib.suppress(OSError):
+                found[kind, name] = read_knob(root, name)
+    return found
 
 
 def _gone(name: str, undo: Undo, root: Path) -> str:

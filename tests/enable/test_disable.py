@@ -296,6 +296,29 @@ def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+@pytest.mark.parametrize(
+    ("loaded", "found", "settings"),
+    [
+        ("cpuidle_haltpoll", "ladder", ["lightsleep"]),
+        ("cpuidle_haltpoll", "menu", ["lightsleep+governor:ladder"]),
+        ("cpuidle_haltpoll", "menu", ["lightsleep", "governor:ladder"]),
+        ("cpuidle_lightsleep", "menu", ["governor:ladder", "haltpoll", "governor:menu"]),
+    ],
+)
+def test_the_governor_of_a_driver_that_comes_or_goes_is_nobody_elses_change(
+    loaded: str, found: str, settings: list[str], root: Path
+) -> None:
+    """The kernel chooses haltpoll's when that comes, and the one before when it goes."""
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu haltpoll")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    subprocess.run(["modprobe", loaded], check=True)
+    governor.write_text(f"{found}\n")
+    for setting in settings:
+        done("enable", setting)
+    assert "by somebody else" not in done("disable")
+    assert governor.read_text() == f"{found}\n"
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_whatever_refuses_no_boot_loads_it(damaged: bool, root: Path) -> None:
     done("enable", "--persist", "--later")
