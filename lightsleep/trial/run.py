@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measures under each setting, in rounds of random order, and undoes the setting in between.
 
+First each setting is made and undone once: what only the kernel knows to refuse, such as a module
+that is not signed, or a value, ends it before anything is measured.
+
 A round runs every setting once. Between two runs everything is as it was found, so no setting sees
 what an earlier one left. The first round is a warm-up and is not kept.
 
@@ -82,8 +85,11 @@ def run(
     order = schedule(list(by_name), rounds, rng)
     trial = Trial({name: [] for name in by_name})
     done, total = 0, len(order) * len(arms)
-    begun_s = time.monotonic()
     try:
+        for arm in arms:
+            trial.where = f"{arm.name}, before the first run"
+            _under(arm, dict, session, root)
+        begun_s = time.monotonic()
         for number, names in enumerate(order):
             trial.where = "between rounds"
             if number and not goes_on(number, time.monotonic() - begun_s):
@@ -100,7 +106,7 @@ def run(
                 for name, measured in found.items():
                     trial.runs[name].append(measured)
     except LightsleepError as error:
-        trial.trouble = f"{trial.where}: {error.message}"
+        trial.trouble = f"{trial.where}: {error.format_message()}"
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         trial.trouble = f"{trial.where}: {where}{error.strerror or error}"

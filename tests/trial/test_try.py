@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try on a machine in a folder: commands that tell under which setting they run."""
 
+import errno
 import json
 import os
 import random
@@ -168,6 +169,41 @@ def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None
     assert result.exit_code == 1
     assert said in " ".join(result.output.split())
     assert "warm-up" in result.output
+    assert fake_modules.snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "planted", "said"),
+    [
+        ("lightsleep", "refused: cpuidle_lightsleep", "Key was rejected by service Enroll the key"),
+        ("lightsleep", "ignored: cpuidle_lightsleep", "but the module is not loaded"),
+        ("sysfs:/sys/module/m/value=1", "sys/module/m/value: 0", "Device or resource busy"),
+    ],
+)
+def test_what_only_the_kernel_refuses_runs_nothing_either(
+    setting: str,
+    planted: str,
+    said: str,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even in an order that begins with the machine as it was found."""
+
+    def write(name: str, value: str) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+
+    arms = [cli.BASELINE, setting, cli.CONTROL]
+    orders = (run.schedule(arms, cli.ROUNDS, random.Random(seed)) for seed in range(99))
+    seed = next(seed for seed, order in enumerate(orders) if order[0][0] != setting)
+    monkeypatch.setattr("lightsleep.settings.restorer._write", write)
+    before, seen = fake_modules.snapshot(plant(root, planted)), tmp_path / "seen"
+    result = attempt("--seed", str(seed), "-s", setting, "--", "touch", str(seen))
+    assert result.exit_code == 1
+    shown = " ".join(result.output.split())
+    assert f"{setting}, before the first run: cannot " in shown
+    assert said in shown
+    assert not seen.exists()
     assert fake_modules.snapshot(root) == before
 
 

@@ -63,8 +63,12 @@ def test_a_switchback_killed_at_random_moments(root: Path) -> None:
 
 
 def wait_until_loaded(root: Path) -> None:
+    wait_until_there(root / "sys/module/cpuidle_lightsleep")
+
+
+def wait_until_there(file: Path) -> None:
     deadline = time.monotonic() + 60
-    while not (root / "sys/module/cpuidle_lightsleep").exists():
+    while not file.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -173,16 +177,17 @@ def test_of_two_at_once_the_second_refuses(root: Path, monkeypatch: pytest.Monke
     fake_modules.wait_for_the_restorer(root)
 
 
-def test_what_a_reboot_in_the_middle_leaves(root: Path) -> None:
+def test_what_a_reboot_in_the_middle_leaves(root: Path, tmp_path: Path) -> None:
     """It empties /run and resets sysfs; a journal that outlived it, as in a container, is void."""
-    before = fake_modules.snapshot(root)
-    lasts = f"test ! -e {root}/sys/module/cpuidle_lightsleep || exec sleep 5"
+    before, runs_now = fake_modules.snapshot(root), tmp_path / "runs"
+    module = root / "sys/module/cpuidle_lightsleep"
+    lasts = f"test ! -e {module} || {{ touch {runs_now}; exec sleep 5; }}"
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(root), "--", "sh", "-c", lasts],
         stderr=subprocess.DEVNULL,
         process_group=0,
     ) as process:
-        wait_until_loaded(root)
+        wait_until_there(runs_now)
         run_dir = root / "run/lightsleep"
         lines = (run_dir / "journal").read_text().splitlines(keepends=True)
         assert "cpuidle_lightsleep" in lines[-1]
