@@ -212,12 +212,20 @@ def split(text: str) -> list[str]:
 
 
 def check_module(module_file: Path | None, settings: Sequence[str]) -> None:
-    """Raise WrongUsage where none of the settings would load ``module_file``."""
+    """Raise WrongUsage where none of the settings would load ``module_file``, or none could."""
+    if not module_file:
+        return
     parts = [part.partition(":")[0] for text in settings for part in text.split("+")]
-    if module_file and "lightsleep" not in parts:
+    if "lightsleep" not in parts:
         named = ",".join(settings)
         raise WrongUsage(
             f"--module loads lightsleep, which is no part of {named}: leave out --module"
+        )
+    # By its name, the restorer tells what a command loads.
+    if not restorer.loads(["insmod", str(module_file.absolute())], MODULE):
+        raise WrongUsage(
+            f"--module: {module_file} has to be called {MODULE}.ko, or {MODULE}.ko.xz where it is "
+            "packed so: rename it"
         )
 
 

@@ -244,6 +244,17 @@ def test_a_file_is_of_no_use_to_another_setting(root: Path) -> None:
     assert said in json.loads(refused.stdout)["error"]
 
 
+@pytest.mark.parametrize("name", ["mine.ko", "cpuidle_lightsleep-new.ko"])
+def test_a_file_has_the_name_of_the_module(name: str, root: Path) -> None:
+    file = plant(root, f"home/{name}: module") / "home" / name
+    refused = run("enable", "--module", str(file))
+    assert refused.exit_code == 2
+    assert f"{file} has to be called cpuidle_lightsleep.ko" in " ".join(refused.output.split())
+    packed = file.with_name("cpuidle_lightsleep.ko.xz")
+    file.rename(packed)
+    catalogue.check_module(packed, ["lightsleep"])
+
+
 def test_a_file_takes_no_place_of_a_module_that_is_loaded(root: Path) -> None:
     done("enable")
     file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"

@@ -257,6 +257,10 @@ def test_a_file_is_for_one_of_the_settings(root: Path) -> None:
     assert refused.exit_code == 2
     assert f"which is no part of as-is,{settings}: leave out --module" in refused.output
     tried("-n", "1", *words, "-s", "haltpoll,lightsleep+governor:menu", "--", *teller(root))
+    renamed = file.rename(file.with_name("mine.ko"))
+    refused = attempt("--module", str(renamed), "--", "true")
+    assert refused.exit_code == 2
+    assert "mine.ko has to be called cpuidle_lightsleep.ko" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize(
