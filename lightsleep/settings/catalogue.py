@@ -293,10 +293,12 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
     parameters = DEFAULTS | named
     if scan.lightsleep and scan.cpuidle.driver == "lightsleep":
         if context.module_file:
-            raise CannotSet(
-                f"cannot load {context.module_file}: {MODULE} is loaded already; run lightsleep "
-                "disable first"
+            why = (
+                "is built into this kernel: leave out --module"
+                if scan.loading.built_in
+                else "is loaded already; run lightsleep disable first"
             )
+            raise CannotSet(f"cannot load {context.module_file}: {MODULE} {why}")
         folder = context.root / PARAMETERS
         there = [name for name in parameters if name in named or (folder / name).exists()]
         return [Knob(f"{PARAMETERS}/{name}", parameters[name]) for name in there]

@@ -315,13 +315,22 @@ def _arms(names: list[str], module_file: Path | None) -> list[run.Arm]:
         if after_disable:
             refused.append(after_disable)
         if name != BASELINE and _is_set(arms[-1]):
-            how = ": run lightsleep disable first" if name.startswith("lightsleep") else ""
-            refused.append(f"{name} is in effect already, so it would be as-is again{how}")
+            again = f"{name} is in effect already, so it would be as-is again"
+            refused.append(again + _instead(name, scan))
     if refused:
         raise LightsleepError("\n".join([*refused, "nothing was changed, and nothing was run"]))
     if len(arms) < 2:
         raise WrongUsage("as-is alone is no comparison: name another setting")
     return arms
+
+
+def _instead(name: str, scan: Scan) -> str:
+    """Return what to do about a setting that is in effect."""
+    if not name.startswith("lightsleep"):
+        return ""
+    if scan.loading.built_in:
+        return ": the driver is built into this kernel, so name another mode or limit"
+    return ": run lightsleep disable first"
 
 
 def _after_disable(name: str, scan: Scan) -> str | None:

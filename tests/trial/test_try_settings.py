@@ -217,6 +217,19 @@ def test_what_is_in_effect_is_no_setting_to_compare(root: Path) -> None:
     tried("-n", "1", "-s", "lightsleep:fixed:100us", "-m", r"t=t (\d+):lower", "--", *teller(root))
 
 
+def test_disable_is_no_help_where_the_driver_is_built_in(root: Path) -> None:
+    subprocess.run(["modprobe", "cpuidle_lightsleep"], check=True)
+    (root / "sys/module/cpuidle_lightsleep/initstate").unlink()
+    file = plant(root, "home/cpuidle_lightsleep.ko: module") / "home/cpuidle_lightsleep.ko"
+    for words in ([], ["--module", str(file)]):
+        result = attempt(*words, "-s", "lightsleep", "--", "true")
+        assert result.exit_code == 1
+        said = " ".join(result.output.split())
+        assert "is built into this kernel" in said
+        assert "lightsleep disable" not in said
+    tried("-n", "1", "-s", "lightsleep:fixed:100us", "-m", r"t=t (\d+):lower", "--", *teller(root))
+
+
 def test_haltpoll_and_lightsleep_take_each_others_place(root: Path) -> None:
     subprocess.run(["modprobe", "cpuidle_haltpoll", "force=1"], check=True)
     parts = catalogue.plan("lightsleep", collect(root)[0], root)
