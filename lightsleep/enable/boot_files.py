@@ -15,6 +15,7 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.scan.loading import MODULE
 from lightsleep.settings import restorer
+from lightsleep.settings.catalogue import DEFAULTS
 
 HEADER = "# Written by lightsleep enable. Remove it with: lightsleep disable"
 OPTIONS_FILE = "etc/modprobe.d/lightsleep.conf"
@@ -69,10 +70,15 @@ def lost(name: str, there: str | None) -> list[str]:
     added = [
         line
         for line in (there or "").splitlines()
-        if line.strip()
-        and line not in (HEADER, MODULE)
-        and not line.startswith(f"options {MODULE}")
+        if line.strip() and line not in (HEADER, MODULE) and not _sets_ours(line)
     ]
     if not added:
         return []
     return [f"/{name} held lines that lightsleep did not write; they are gone: {'; '.join(added)}"]
+
+
+def _sets_ours(line: str) -> bool:
+    """Return whether a line gives our module parameters, and none that a setting does not name."""
+    words = line.split()
+    names = {word.partition("=")[0] for word in words[2:]}
+    return words[:2] == ["options", MODULE] and names <= DEFAULTS.keys()

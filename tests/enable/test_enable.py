@@ -100,6 +100,12 @@ def test_lines_that_somebody_added_to_our_files_are_told(root: Path) -> None:
     assert f"/{OPTIONS} held lines that" in said
     assert "are gone: options kvm halt_poll_ns=0\n" in said
     assert "held lines" not in done("enable", "--persist", "lightsleep:fixed:20us")
+    add(OPTIONS, "options cpuidle_lightsleep hold_us=5000")
+    said = done("enable", "--persist", "lightsleep:fixed:10us")
+    assert "are gone: options cpuidle_lightsleep hold_us=5000\n" in said
+    (root / OPTIONS).write_text((root / OPTIONS).read_text().rstrip() + " hold_us=5000\n")
+    ours = "options cpuidle_lightsleep mode=fixed poll_limit_us=10"
+    assert f"are gone: {ours} hold_us=5000\n" in done("enable", "--persist", "lightsleep:off")
     add(LOAD, "# mine")
     said = done("disable")
     assert f"/{LOAD} held lines that lightsleep did not write; they are gone: # mine" in said
