@@ -44,6 +44,7 @@ from lightsleep.settings.catalogue import (
     Knob,
     Load,
     Unload,
+    driver_first,
     plan,
     plan_elsewhere,
 )
@@ -327,16 +328,16 @@ EXCLUDED = {"lightsleep": ("haltpoll",), "haltpoll": ("lightsleep", "governor")}
 def together(earlier: str | None, text: str) -> str:
     """Return what holds where ``text`` is enabled after ``earlier``, as one setting.
 
-    The driver stands first: without it, other parts may be refused.
+    The driver stands first, as it is made first.
     """
     parts: dict[str, str] = {}
-    for part in [*(earlier.split("+") if earlier else []), *text.split("+")]:
+    for part in [*(earlier.split("+") if earlier else []), *driver_first(text.split("+"))]:
         name, _, value = part.partition(":")
         own = f"sysfs:{value.partition('=')[0]}" if name == "sysfs" else name
         for key in (own, *EXCLUDED.get(name, ())):
             parts.pop(key, None)
         parts[own] = part
-    return "+".join(sorted(parts.values(), key=lambda x: x.partition(":")[0] not in EXCLUDED))
+    return "+".join(driver_first(parts.values()))
 
 
 def _in_force(kept: journalled.Kept | None) -> dict[str, str]:

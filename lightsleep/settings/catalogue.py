@@ -14,6 +14,7 @@ and not say why.
   beside it may change both, so only a limit that stands alone is refused for this reason.
 - Only one driver can be bound. lightsleep and haltpoll are modules, so each takes the other's
   place; a driver of the hardware's own states cannot be unbound.
+- The driver comes first, wherever it stands in the text: the other parts may need it.
 - What is set so already is no change. ``as-is`` changes nothing.
 - ``no-deeper-than`` says of all states whether they may be used. So it also gives back those that
   an earlier ``lightsleep enable`` has disabled, and that it allows.
@@ -21,7 +22,7 @@ and not say why.
 
 import glob
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,6 +50,9 @@ DEFAULTS = {"mode": "adaptive", "poll_limit_us": "0", "wait_weight": "4"}
 """What a setting says of the module where it does not say it."""
 KEPT = ("mode", "poll_limit_us", "wait_weight", "peek_budget_ns", "hold_us")
 """Parameters of the module that can be set, and so are set again where it is loaded again."""
+
+DRIVERS = ("lightsleep", "haltpoll")
+"""The parts of a setting that bind a driver."""
 
 ONLY_LIGHTSLEEP = "only lightsleep lasts across boots: leave out --persist (and --later)"
 
@@ -178,7 +182,7 @@ def plan(
     """
     changes: list[Change] = []
     names = []
-    for part in text.split("+"):
+    for part in driver_first(text.split("+")):
         name, _, value = part.partition(":")
         if name not in PARTS:
             raise WrongUsage(f"no setting is called {part!r}; there are: {', '.join(examples)}")
@@ -188,9 +192,14 @@ def plan(
     if "as-is" in names and len(names) > 1:
         raise WrongUsage(f"setting {text!r}: as-is means no change, so it stands alone")
     repeated = [name for name in set(names) - {"sysfs"} if names.count(name) > 1]
-    if repeated or {"lightsleep", "haltpoll"} <= set(names):
+    if repeated or set(DRIVERS) <= set(names):
         raise WrongUsage(f"setting {text!r}: its parts exclude each other")
     return changes
+
+
+def driver_first(parts: Iterable[str]) -> list[str]:
+    """Return the parts of a setting in the order in which they are made."""
+    return sorted(parts, key=lambda part: part.partition(":")[0] not in DRIVERS)
 
 
 def plan_elsewhere(text: str) -> list[Change]:

@@ -16,6 +16,7 @@ from trials import CPU, DRIVER, attempt, prepare, teller, tried
 
 from lightsleep.compare.result import FORMAT
 from lightsleep.document import load
+from lightsleep.enable import change
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.scan.collect import collect
 from lightsleep.settings import catalogue, restorer
@@ -102,6 +103,21 @@ def test_plans(machine: str, setting: str, changes: list[tuple[str, str]], tmp_p
     knobs = [(x.path, x.value) for x in planned if isinstance(x, catalogue.Knob)]
     assert knobs[: len(changes)] == changes
     assert len(knobs) == (8 if "deeper" in setting else len(changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("governor:menu+lightsleep:off", "lightsleep:off+governor:menu"),
+        ("governor:ladder+haltpoll", "haltpoll+governor:ladder"),
+        ("qos:10us+lightsleep", "lightsleep+qos:10us"),
+    ],
+)
+def test_the_driver_comes_first_wherever_it_stands(text: str, same: str, root: Path) -> None:
+    plant(root, "dev/cpu_dma_latency: 2000000000")
+    scan = collect(root)[0]
+    assert catalogue.plan(text, scan, root) == catalogue.plan(same, scan, root)
+    assert change.together(None, text) == same
 
 
 def test_a_state_that_some_cpus_lack_is_no_limit_for_all(tmp_path: Path) -> None:
