@@ -15,6 +15,8 @@ other page in docs/:
    faster, slower, higher, lower, more or fewer.
 4. What has a † wherever its page gives it is cited with the words "smaller than what the control
    could have missed", in the same paragraph, row or item.
+5. A figure of the servers of the experiment programs is cited with the words "in the same guest":
+   it says nothing about clients on other machines.
 
 Numbers in code, inline or in a block, are free: versions, options, and examples of output. A link
 to a JSON file of a result counts as one to its page. What words alone say, no test can check:
@@ -226,6 +228,15 @@ def pages_of_results() -> dict[str, str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_cite_figures_as_results_give_them(page: str) -> None:
     assert not check(page, (ROOT / page).read_text(), pages_of_results())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_figures_of_servers_say_where_their_clients_were(page: str) -> None:
+    results = pages_of_results()
+    for block in blocks(page, (ROOT / page).read_text(), results):
+        cited = [text for path, text in block.cited if path.startswith(f"{RESULTS}/programs-")]
+        if any(figure.measured for text in cited for figure in figures(text)):
+            assert "in the same guest" in block.said, f"{page}:{block.line}"
 
 
 MADE_UP = {
