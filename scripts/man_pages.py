@@ -44,6 +44,12 @@ class Page:
 
     files: dict[str, str] = field(default_factory=dict)
 
+    see: Sequence[str] = ()
+    """Verbs whose pages one reads next."""
+
+
+DOCS = "/usr/share/doc/lightsleep/docs"
+"""Where the packages have the pages of documentation (debian/lightsleep.docs)."""
 
 STATUSES = {
     "0": "Done.",
@@ -126,6 +132,7 @@ PAGES = {
             f"{TRACE}.json": "The machine: its idle states, and what `lightsleep scan` finds.",
             COUNTS: "What --histogram counted, in place of the other two.",
         },
+        see=("report", "replay"),
     ),
     "report": Page(
         {
@@ -136,6 +143,7 @@ PAGES = {
             "from the result of a comparison.",
         },
         files={"report.html": "The page. -o names another file."},
+        see=("record", "replay"),
     ),
     "replay": Page(
         {
@@ -144,6 +152,7 @@ PAGES = {
             "lightsleep replay web.dat -o replay.html": "Also write a page with a plot.",
         },
         files=CACHE,
+        see=("record", "report"),
     ),
     "try": Page(
         {
@@ -364,9 +373,11 @@ def man_page(words: str, context: click.Context, date: str) -> str:
             for example, what in page.examples.items()
         ),
     ]
-    if context.parent:
-        above = context.parent.command_path.replace(" ", "-")
-        lines += [".SH SEE ALSO", f"{bold(above)}(1)"]
+    others = [context.parent.command_path] if context.parent else []
+    others += [f"lightsleep {verb}" for verb in page.see]
+    named = ", ".join(f"{bold(x.replace(' ', '-'))}(1)" for x in others)
+    told = f"The Debian package has the pages of documentation, with all results, in {DOCS}."
+    lines += [".SH SEE ALSO", *([named, ".PP"] if named else []), roff(told)]
     return "\n".join(lines) + "\n"
 
 

@@ -58,6 +58,17 @@ def test_a_page_has_every_section(pages: Path, words: str) -> None:
     assert ("FILES" in sections) == bool(PAGES[words].files)
 
 
+@EACH_WORDS
+def test_a_page_says_where_the_documentation_is(pages: Path, words: str) -> None:
+    """On a server without a clone, nothing else does."""
+    see = page(pages, words).read_text().partition("\n.SH SEE ALSO\n")[2].replace("\\", "")
+    assert f"in {script['DOCS']}." in see
+    folder, name = script["DOCS"].rsplit("/", 1)
+    assert folder == "/usr/share/doc/lightsleep"
+    assert name in (ROOT / "debian/lightsleep.docs").read_text().split()
+    assert {f"fBlightsleep-{verb}fP(1)" for verb in PAGES[words].see} <= set(re.split(r",?\s", see))
+
+
 @pytest.mark.skipif(not shutil.which("lexgrog"), reason="needs the package man-db")
 @EACH_WORDS
 def test_man_shows_a_page_without_a_warning(pages: Path, words: str) -> None:
