@@ -93,6 +93,16 @@ def test_it_polls_before_any_driver_and_governor(driver: str, governor: str) -> 
         assert (result.failed, result.skipped) == ({}, [])
 
 
+def test_beside_a_driver_that_polls_nothing_fails() -> None:
+    """A poll in front of it gains next to nothing there, so the CPUs may leave polling to it."""
+    machine = Machine(kernel=KERNEL, modules=("haltpoll_rule",), accel="tcg")
+    with boot(machine, "idle-poll-haltpoll", ENOUGH_S) as guest:
+        result = run_selftest(guest, SELFTEST, timeout_s=ENOUGH_S)
+        assert not result.failed
+        # Whatever asks for hits may skip, and what needs a driver of its own has to.
+        assert "counts_halts" in result.passed
+
+
 def test_suspend_to_idle_returns() -> None:
     append = f"{SUSPEND_APPEND} idle_poll.enabled=1"
     with boot(Machine(kernel=KERNEL, append=append, accel="tcg"), "suspend", ENOUGH_S) as guest:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What idle_poll.sh makes of a machine: its functions run here, on files that stand in for sysfs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ktap import KSFT_SKIP, SELFTESTS
+
+PASSED, FAILED = 0, 1
+
+
+def machine(folder: Path, costs_ns: tuple[int, ...], hits: int = 0, isolated: str = "") -> None:
+    """Make files like those of a machine; ``costs_ns`` is what a halt costs, CPU by CPU."""
+    for cpu, cost_ns in enumerate(costs_ns):
+        own = folder / f"cpu{cpu}/idle_poll"
+        own.mkdir(parents=True)
+        for name, value in {
+            "contention_pauses": 0,
+            "halt_cost_ns": cost_ns,
+            "hits": hits,
+        }.items():
+            (own / name).write_text(f"{value}\n")
+    (folder / "online").write_text(f"0-{len(costs_ns) - 1}\n")
+    (folder / "isolated").write_text(f"{isolated}\n")
+    (folder / "nohz_full").write_text("(null)\n")
+    (folder / "wait_weight").write_text("4\n")
+
+
+def check_hits(
+    folder: Path, seconds: str, load: str = ":"
+) -> subprocess.CompletedProcess[str]:
+    """Run check_hits() there; a pipe takes ``seconds``, and ``load``, in shell, is what it does."""
+    functions, _, _ = (SELFTESTS / "idle_poll.sh").read_text().partition("\n[ $# -gt 0 ] ||")
+    script = f"""
+        {functions.replace('$(dirname "$0")', str(SELFTESTS))}
+        CPUS={folder} PARAMETERS={folder} PARTITIONS=
+        perf() {{ :; }}
+        taskset() {{ echo "$2" >> {folder}/pinned; {load}; echo {seconds}; }}
+        sleep() {{ :; }}
+        check_hits
+    """
+    return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+
+
+def test_hits_are_enough(tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000))
+    done = check_hits(tmp_path, "0.100", f"echo 501 > {tmp_path}/cpu1/idle_poll/hits")
+    assert (done.returncode, done.stdout, done.stderr) == (PASSED, "", "")
+    assert (tmp_path / "pinned").read_text() == "0,1\n"
+
+
+@pytest.mark.parametrize(
+    ("costs_ns", "seconds"),
+    [
+        ((0, 0), "0.100"),
+        # A round of 44 us, of which each CPU waits for 22 us at most: the price is 11 us.
+        ((2750, 2750), "0.088"),
+        # What the programs on other CPUs lose is of no interest.
+        ((0, 0, 50000, 50000), "0.100"),
+        ((0, 0), "1.009"),
+    ],
+)
+def test_where_polling_does_not_pay_nobody_polls(
+    tmp_path: Path, costs_ns: tuple[int, ...], seconds: str
+) -> None:
+    machine(tmp_path, costs_ns)
+    done = check_hits(tmp_path, seconds)
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert done.stdout == "polling does not pay on this machine\n"
+
+
+@pytest.mark.parametrize(
+    ("costs_ns", "seconds"),
+    [
+        ((50000, 50000), "0.503"),
+        # To poll pays on one of the two.
+        ((0, 50000), "0.503"),
+        ((2750, 2750), "0.044"),
+    ],
+)
+def test_where_polling_pays_no_hits_are_a_failure(
+    tmp_path: Path, costs_ns: tuple[int, ...], seconds: str
+) -> None:
+    machine(tmp_path, costs_ns)
+    done = check_hits(tmp_path, seconds)
+    assert (done.returncode, done.stderr) == (FAILED, "")
+    assert f"0 hits in 2000 rounds, which took {seconds} s" in done.stdout
+
+
+def test_a_host_that_needs_its_cores_is_no_failure(tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000))
+    done = check_hits(tmp_path, "0.503", f"echo 1 > {tmp_path}/cpu0/idle_poll/contention_pauses")
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert done.stdout == "the host needs its cores\n"
+
+
+def test_the_pipe_keeps_away_from_isolated_cpus(tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000, 50000), isolated="1")
+    check_hits(tmp_path, "0.503")
+    assert set((tmp_path / "pinned").read_text().split()) == {"0,2"}
+
+
+def test_one_cpu_alone_has_no_pipe(tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000), isolated="1")
+    done = check_hits(tmp_path, "0.503")
+    assert (done.returncode, done.stderr) == (KSFT_SKIP, "")
+    assert done.stdout == "all CPUs but one are isolated\n"
+
+
+def test_no_load_is_a_failure(tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000))
+    done = check_hits(tmp_path, "0.503", "return 1")
+    assert (done.returncode, done.stdout) == (FAILED, "no load\n")
