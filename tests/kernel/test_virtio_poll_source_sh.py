@@ -311,7 +311,7 @@ def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str
         : > "$TABLE"
         need_peer() {{ :; }}
         loaded() {{ :; }}
-        irq_of_net() {{ echo 24; }}
+        irq_of() {{ echo 24; }}
         ping_peer() {{ :; }}
         hits() {{ echo 0; }}
         polled_by() {{ echo 2 > {mask}; echo 0 > {online}; {polled}; }}
@@ -320,6 +320,70 @@ def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str
     )
     assert why in done.stdout
     assert (mask.read_text(), online.read_text()) == ("f\n", "1\n")
+
+
+@pytest.mark.parametrize(
+    ("limits_ns", "status", "why"),
+    [
+        ({0: 50000, 1: 0}, FAILED, "no look ever found anything"),
+        ({0: 0, 1: 50000}, SKIPPED, "polling does not pay"),
+        # A packet takes 30 us.
+        ({0: 20000, 1: 50000}, SKIPPED, "polling does not pay"),
+        ({}, FAILED, "no look ever found anything"),
+    ],
+    ids=["pays", "never", "takes-longer", "module"],
+)
+def test_the_cpu_of_the_load_is_the_one_that_has_to_poll(
+    tmp_path: Path, limits_ns: dict[int, int], status: int, why: str
+) -> None:
+    """Another one is idle, as long as it likes, and does not poll."""
+    for cpu, limit_ns in limits_ns.items():
+        statistics = tmp_path / f"cpu{cpu}/idle_poll"
+        statistics.mkdir(parents=True)
+        (statistics / "limit_ns").write_text(f"{limit_ns}\n")
+        (statistics / "contention_pauses").write_text("0\n")
+    done = ran(
+        tmp_path,
+        f"""
+        CPUS={tmp_path} TABLE={tmp_path}/table
+        echo "0 virtio1-input.0 on" > "$TABLE"
+        need_peer() {{ net_device=virtio1; }}
+        loaded() {{ :; }}
+        hits() {{ echo 7; }}
+        end_requests() {{ request_ns=30000; }}
+        ping_peer() {{ echo "$1 packets, CPU $2"; }}
+        polls_a_network_device
+        """,
+    )
+    assert (done.returncode, done.stderr) == (status, "")
+    assert why in done.stdout
+    assert "500 packets, CPU 0\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "cpu"),
+    [
+        ({"effective_affinity_list": "1", "smp_affinity_list": "0-1"}, "1"),
+        ({"smp_affinity_list": "2-3"}, "2"),
+    ],
+)
+def test_a_disk_is_read_by_the_cpu_that_it_interrupts(
+    tmp_path: Path, files: dict[str, str], cpu: str
+) -> None:
+    (tmp_path / "25").mkdir()
+    for name, text in files.items():
+        (tmp_path / "25" / name).write_text(f"{text}\n")
+    done = ran(
+        tmp_path,
+        f"""
+        IRQS={tmp_path}
+        virtio_of() {{ echo virtio0; }}
+        grep() {{ [ "$*" = "-m 1 virtio0-req /proc/interrupts" ] &&
+            echo " 25:  7  0  PCI-MSIX-0000:00:01.0  1-edge  virtio0-req.0"; }}
+        cpu_of_disk disk
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{cpu}\n", "")
 
 
 def test_no_interrupt_is_moved_in_a_guest_with_one_cpu(tmp_path: Path) -> None:

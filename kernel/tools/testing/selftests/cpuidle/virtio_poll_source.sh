@@ -98,12 +98,25 @@ pauses() { # of CPUs whose host needs the core
 	cat "$CPUS"/cpu*/idle_poll/contention_pauses 2> /dev/null | tr '\n' ' '
 }
 
-# The idle loop leaves a busy host its cores, and does not poll where that does not pay.
-fail_if_cpus_poll() { # PAUSES-BEFORE WORD...
-	[ "$1" = "$(pauses)" ] || skip "the host needs its cores"
-	! grep -qx 0 "$CPUS"/cpu*/idle_poll/limit_ns 2> /dev/null ||
-		skip "polling does not pay on this machine"
-	shift
+# A task makes requests, one after the other, and its CPU is to poll for each.
+begin_requests() { # CPU
+	polling=$1
+	paused=$(pauses)
+	read -r begun _ < /proc/uptime
+}
+
+end_requests() { # COUNT
+	read -r ended _ < /proc/uptime
+	request_ns=$(((${ended%.*}${ended#*.} - ${begun%.*}${begun#*.}) * 10000000 / $1))
+}
+
+# The idle loop leaves a busy host its cores, and does not poll where that does not pay: where
+# its limit on the CPU of these requests is 0, or where they take longer.
+fail_if_it_polls() { # WORD...
+	[ "$paused" = "$(pauses)" ] || skip "the host needs its cores"
+	limit_ns=$(cat "$CPUS/cpu$polling/idle_poll/limit_ns" 2> /dev/null) || fail "$@"
+	[ "$limit_ns" != 0 ] && [ "$limit_ns" -ge "$request_ns" ] ||
+		skip "polling does not pay on this machine: $limit_ns ns for $request_ns ns"
 	fail "$@"
 }
 
@@ -136,13 +149,23 @@ hits() { # of all sources
 }
 
 # Past the cache, block by block; prints a checksum, and fails unless all of them came.
-read_disk() { # DISK [BLOCKS]
+read_disk() { # DISK [BLOCKS [CPU]]
 	copy=$(mktemp)
-	dd if="$1" of="$copy" bs=4k count="${2:-300}" iflag=direct status=none &&
+	${3:+taskset -c "$3"} dd if="$1" of="$copy" bs=4k count="${2:-300}" iflag=direct status=none &&
 		[ "$(wc -c < "$copy")" -eq $((${2:-300} * 4096)) ] && md5sum < "$copy"
 	came=$?
 	rm -f "$copy"
 	return $came
+}
+
+irq_of() { # QUEUE, or how its name begins
+	grep -m 1 "$1" /proc/interrupts | cut -d: -f1 | tr -d ' '
+}
+
+cpu_of_disk() { # DISK: the one that its first queue interrupts, and so the one that polls it
+	irq=$IRQS/$(irq_of "$(virtio_of "$1")-req")
+	list=$(cat "$irq/effective_affinity_list" 2> /dev/null || cat "$irq/smp_affinity_list")
+	cpus_of "$list" | head -n 1
 }
 
 queues_of() { # DISK: those with an interrupt of their own
@@ -200,11 +223,12 @@ polls_every_queue() {
 		sleep 0.2
 		[ "$(sources_of "$disk")" -eq "$(queues_of "$disk")" ] ||
 			fail "not every queue of $disk is polled: $(cat $TABLE)"
-		paused=$(pauses)
 		before=$(hits)
-		read_disk "$disk" 1000 || fail "cannot read $disk"
+		begin_requests "$(cpu_of_disk "$disk")"
+		read_disk "$disk" 1000 "$polling" || fail "cannot read $disk"
+		end_requests 1000
 		[ "$(hits)" -gt "$before" ] ||
-			fail_if_cpus_poll "$paused" "no look at $disk ever found anything"
+			fail_if_it_polls "no look at $disk ever found anything: $(cat $TABLE)"
 	done
 	cat $TABLE
 }
@@ -219,24 +243,25 @@ interrupts_of() { # DISK
 
 interrupts_per_reads() { # VALUE of the switch, PREFIX of the result
 	echo "$1" > "$BUS/devices/$(virtio_of $READ)/poll_source"
-	read_disk $READ > /dev/null
+	read_disk $READ 300 "$polling" > /dev/null
 	count=$(interrupts_of $READ)
-	read_disk $READ 3000 > /dev/null
+	read_disk $READ 3000 "$polling" > /dev/null
 	count=$(($(interrupts_of $READ) - count))
 }
 
 spares_interrupts() {
 	loaded enable=0
-	paused=$(pauses)
+	begin_requests "$(cpu_of_disk $READ)"
 	interrupts_per_reads 0
 	off=$count
 	interrupts_per_reads 1
 	on=$count
 	interrupts_per_reads 0
 	again=$count
+	end_requests 9900
 	echo "interrupts of 3000 reads: $off off, $on on, $again off again"
 	[ $on -lt $((off * 3 / 4)) ] && [ $on -lt $((again * 3 / 4)) ] ||
-		fail_if_cpus_poll "$paused" "hardly any interrupt was spared: $(cat $TABLE)"
+		fail_if_it_polls "hardly any interrupt was spared: $(cat $TABLE)"
 }
 
 obeys_the_switch() {
@@ -305,7 +330,8 @@ survives_hotplug() {
 	read_on_cpu_1 # a queue that was a source before keeps its counts
 	wait_for_source $READ
 	sleep 0.2
-	paused=$(pauses)
+	begin_requests 1
+	request_ns=0 # any poll will do
 	before=$(polls_of_cpu_1)
 	start_reading $READ
 	for round in $(seq "$ROUNDS"); do
@@ -315,7 +341,7 @@ survives_hotplug() {
 	done
 	ends_well
 	! each_cpu_has_a_queue || [ "$(polls_of_cpu_1)" -gt "$before" ] ||
-		fail_if_cpus_poll "$paused" "CPU 1 never polled its queue: $(cat $TABLE)"
+		fail_if_it_polls "CPU 1 never polled its queue: $(cat $TABLE)"
 }
 
 survives_unbinding() {
@@ -358,8 +384,8 @@ all_came() { # COUNT FILE, what ping says at its end
 	grep -q "^$1 .* $1 " "$2"
 }
 
-ping_peer() { # COUNT: one after the other, none may be lost
-	busybox ping -A -q -c "$1" "$PEER" | grep 'packets received' > "$REPORT"
+ping_peer() { # COUNT [CPU]: one after the other, none may be lost
+	${2:+taskset -c "$2"} busybox ping -A -q -c "$1" "$PEER" | grep 'packets received' > "$REPORT"
 	cat "$REPORT"
 	all_came "$1" "$REPORT" || fail "packets lost"
 }
@@ -369,11 +395,12 @@ polls_a_network_device() {
 	loaded
 	ping_peer 20
 	grep -q " $net_device-input.0 " $TABLE || fail "not polled: $(cat $TABLE)"
-	paused=$(pauses)
 	before=$(hits)
-	ping_peer 500
+	begin_requests "$(cpu_of_net)"
+	ping_peer 500 "$polling"
+	end_requests 500
 	[ "$(hits)" -gt "$before" ] ||
-		fail_if_cpus_poll "$paused" "no look ever found anything"
+		fail_if_it_polls "no look ever found anything: $(cat $TABLE)"
 	cat $TABLE
 }
 
@@ -386,26 +413,23 @@ leaves_napi_with_a_timeout_alone() {
 	need_peer
 	loaded
 	ping_peer 20
-	paused=$(pauses)
 	polls=$(polls_of_net)
-	ping_peer 200
-	[ "$(polls_of_net)" -gt "$polls" ] || fail_if_cpus_poll "$paused" "never polled"
+	begin_requests "$(cpu_of_net)"
+	ping_peer 200 "$polling"
+	request_ns=0 # any poll will do
+	[ "$(polls_of_net)" -gt "$polls" ] || fail_if_it_polls "never polled: $(cat $TABLE)"
 	timeout=/sys/class/net/$NET/gro_flush_timeout
 	undo_at_end "echo $(cat "$timeout") > $timeout"
 	echo 1000000 > "$timeout"
 	ping_peer 20
 	polls=$(polls_of_net)
-	ping_peer 200
+	ping_peer 200 "$polling"
 	polls=$(($(polls_of_net) - polls))
 	[ $polls = 0 ] || fail "$polls polls of a queue with a timeout"
 }
 
 cpu_of_net() { # the CPU that polls
 	grep " $net_device-input.0 " $TABLE | cut -d' ' -f1
-}
-
-irq_of_net() {
-	grep "$net_device-input.0" /proc/interrupts | cut -d: -f1 | tr -d ' '
 }
 
 polled_by() { # CPU: within 100 packets
@@ -420,7 +444,7 @@ follows_the_interrupt() {
 	need_peer
 	is_online 1 || skip "CPU 1 is not online"
 	loaded
-	irq=$(irq_of_net)
+	irq=$(irq_of "$net_device-input.0")
 	mask=$IRQS/$irq/smp_affinity
 	[ ! -e $CPUS/cpu1/online ] || undo_at_end "echo 1 > $CPUS/cpu1/online"
 	undo_at_end "echo $(cat "$mask") > $mask"
@@ -428,14 +452,15 @@ follows_the_interrupt() {
 		for cpu in 1 0; do
 			echo $cpu > "${mask}_list" || fail "cannot move interrupt $irq"
 			polled_by $cpu || fail "round $round: not polled by CPU $cpu: $(cat $TABLE)"
-			paused=$(pauses)
 			before=$(hits)
+			begin_requests $cpu
 			for _ in 1 2 3 4 5; do # the idle loop learns that it pays
-				ping_peer 50
+				ping_peer 50 $cpu
 				[ "$(hits)" -eq "$before" ] || break
 			done
+			end_requests 250
 			[ "$(hits)" -gt "$before" ] ||
-				fail_if_cpus_poll "$paused" "round $round: no hit on CPU $cpu"
+				fail_if_it_polls "round $round: no hit on CPU $cpu: $(cat $TABLE)"
 		done
 	done
 	[ -e $CPUS/cpu1/online ] || return 0
