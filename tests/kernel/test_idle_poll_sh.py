@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What idle_poll.sh makes of a machine: its functions run here, on files that stand in for sysfs."""
+"""What idle_poll.sh makes of a machine: its functions run here, on files in place of sysfs."""
 
 from __future__ import annotations
 
