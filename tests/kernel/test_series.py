@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from email import message_from_string
 from email.utils import getaddresses
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from checkers import style_tools
@@ -399,6 +399,37 @@ def test_a_driver_is_changed_by_a_mail_of_its_own(base: str) -> None:
     for patch, hooked in changed.items():
         assert len(hooked) == 1, f"{patch.name} changes {hooked}"
         assert patch.new == ()
+
+
+@pytest.mark.parametrize("base", series.bases())
+def test_a_mail_that_speaks_of_a_proposal_says_whose(base: str) -> None:
+    """Who reads it is to find what was objected to that one."""
+    for topic in series.read_topics(base):
+        files = (topic.cover, *(x.path for x in topic.own))
+        mails = [x.read_text().partition("\n---\n")[0] for x in files]
+        about = [x for x in mails if re.search(r"\bproposal\b", x)]
+        assert all(re.search(r"\bby\s+([A-Z]\. )+[A-Z]", x) for x in about), topic.name
+        assert not about or any("https://" in x for x in mails), topic.name
+
+
+SELFTESTS = "tools/testing/selftests/cpuidle"
+
+
+@pytest.mark.parametrize("base", series.bases())
+def test_the_folder_of_selftests_names_what_topics_bring(base: str) -> None:
+    """No shared file of tests that stay behind, and none of their options."""
+    patches = series.read_series(base)
+    brought = {PurePath(x).name for patch in patches for x in patch.new if SELFTESTS in x}
+    makefile = (KERNEL / SELFTESTS / "Makefile").read_text()
+    (shared,) = re.findall(r"^TEST_FILES := \$\(wildcard (.*)\)$", makefile, re.MULTILINE)
+    assert set(shared.split()) <= brought
+    tests = [(KERNEL / SELFTESTS / x).read_text() for x in brought if x.endswith(".sh")]
+    config = (KERNEL / SELFTESTS / "config").read_text().splitlines()
+    named = {x.partition("=")[0] for x in config} & {y for x in patches for y in x.options}
+    assert {"CONFIG_IDLE_POLL", "CONFIG_TEST_CPUIDLE_LATENCY"} < named
+    for option in named:
+        about = re.compile(rf"\b{option.removeprefix('CONFIG_').lower()}\b")
+        assert any(map(about.search, tests)), option
 
 
 @pytest.mark.parametrize("base", series.bases())
