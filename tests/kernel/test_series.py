@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 
 import pytest
 from checkers import style_tools
+from paths import ROOT
 from series_proofs import build_prefixes, code_without_options, objects_of
 
 from lightsleep.errors import LightsleepError
@@ -388,6 +389,19 @@ def test_a_cover_letter_names_what_the_topic_carries(base: str) -> None:
     for topic in series.read_topics(base):
         for patch in topic.carried:
             assert f"topic {patch.path.parent.name}" in topic.cover.read_text()
+
+
+def test_the_page_names_the_option_of_each_patch() -> None:
+    """One that a patch brings, or asks for."""
+    _, _, table = (ROOT / "docs/kernel-series.md").read_text().partition("\n| patch | option |")
+    rows = re.findall(r"(?m)^\| ([a-z0-9-]+) \|([^|]*)\|[^|]*\|$", table.partition("\n\n")[0])
+    patches = {x.name: x for base in series.bases() for x in series.read_series(base)}
+    assert {name for name, _ in rows} == set(patches)
+    for name, option in rows:
+        text = patches[name].path.read_text()
+        named = {option.split()[0]} if option.strip() else set()
+        assert not (patches[name].options - {f"CONFIG_{x}" for x in named}), name
+        assert all(re.search(rf"(?:CONFIG_|^\+config ){x}\b", text, re.M) for x in named), name
 
 
 @pytest.mark.parametrize("base", series.bases())
