@@ -29,9 +29,7 @@ def machine(folder: Path, costs_ns: tuple[int, ...], hits: int = 0, isolated: st
     (folder / "wait_weight").write_text("4\n")
 
 
-def check_hits(
-    folder: Path, seconds: str, load: str = ":"
-) -> subprocess.CompletedProcess[str]:
+def check_hits(folder: Path, seconds: str, load: str = ":") -> subprocess.CompletedProcess[str]:
     """Run check_hits() there; a pipe takes ``seconds``, and ``load``, in shell, is what it does."""
     functions, _, _ = (SELFTESTS / "idle_poll.sh").read_text().partition("\n[ $# -gt 0 ] ||")
     script = f"""
