@@ -4,7 +4,9 @@
 Runs count for the commit that they checked. Started again, this continues after the last run of the
 same commit that has ended. To begin anew, remove the document. Where the sources have changes that
 are not committed, it begins anew each time. All runs are in one document, ``checks.json``; what a
-run printed is in a log of its own. A run that ended before any test did is not kept.
+run printed is in a log of its own. A run that ended before any test did is not kept, nor is one that
+was ended before it was done: if such a run lies between two others, the document and the page say
+so. The page also says where time passed between two runs.
 
 ``--kept`` runs nothing: it writes the page of a document.
 """
@@ -13,12 +15,14 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +30,7 @@ from typing import Any
 
 import click
 
+from lightsleep import units
 from lightsleep.files import write_text
 from lightsleep.markdown import table
 from lightsleep.scan.collect import cpu_model
@@ -44,6 +49,10 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 AGAIN = re.compile(r"UserWarning: (\S+), tried again: ([\w, ]+);")
 COUNTED = re.compile(r"^=*\s*(?:\d+ \w+, )*\d+ (?:passed|failed).* in [\d.]+s", re.MULTILINE)
 NUMBER = re.compile(r"(\d+) (passed|skipped)")
+SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] (.+)$", re.MULTILINE)
+
+PAUSE_S = 60
+"""Runs in a row begin within a second; what takes longer than this is told."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Run:
     """One ``make check``: when it began (UTC), its exit status, and what its tests did.
 
     ``parts`` are those that ran (see PARTS). ``again`` names selftests in guests that were tried
-    again; one that failed each time is in ``failed``, too.
+    again; one that failed each time is in ``failed``, too. ``skips`` says how many tests were
+    skipped by place and reason; None in documents that do not tell.
     """
 
     began: str
@@ -62,11 +72,12 @@ class Run:
     skipped: int
     failed: list[str]
     again: list[str]
+    skips: dict[str, int] | None = None
 
 
 def run(log: Path, lock: int) -> Run:
     """Check once; what that prints goes to ``log``. Tests that outlive this hold ``lock``."""
-    began, begin = datetime.datetime.now(datetime.UTC), time.monotonic()
+    began, begin = now_utc(), time.monotonic()
     with log.open("w") as file:
         done = subprocess.run(
             COMMAND,
@@ -77,12 +88,19 @@ def run(log: Path, lock: int) -> Run:
             pass_fds=[lock],
             check=False,
         )
+    printed = log.read_text(errors="replace")
     return Run(
-        began.isoformat(timespec="seconds"),
+        began,
         round(time.monotonic() - begin),
         done.returncode,
-        *counted(log.read_text(errors="replace")),
+        *counted(printed),
+        skips_of(printed),
     )
+
+
+def now_utc() -> str:
+    """Return the time as documents have it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def counted(printed: str) -> tuple[int, int, int, list[str], list[str]]:
@@ -104,15 +122,28 @@ def counted(printed: str) -> tuple[int, int, int, list[str], list[str]]:
     return len(parts), passed, skipped, failed, list(dict.fromkeys(again))
 
 
-def earlier(path: Path, now: str | None) -> list[Run]:
-    """Return the runs of a document, where they are of the very sources that are here."""
+def skips_of(printed: str) -> dict[str, int]:
+    """Return how many tests were skipped, by place and reason."""
+    found: Counter[str] = Counter()
+    for number, where in SKIPPED.findall(printed):
+        found[where] += int(number)
+    return dict(found)
+
+
+def earlier(path: Path, now: str | None) -> tuple[list[Run], list[str]]:
+    """Return the runs of a document, where they are of the very sources that are here.
+
+    And when those between them began that were ended before they were done.
+    """
     if now is None or now.endswith("-dirty") or _untracked():
-        return []
+        return [], []
     try:
         document = json.loads(path.read_text())
-        return [Run(**x) for x in document["runs"]] if document["commit"] == now else []
+        if document["commit"] != now:
+            return [], []
+        return [Run(**x) for x in document["runs"]], list(document.get("ended", []))
     except (OSError, ValueError, KeyError, TypeError):
-        return []
+        return [], []
 
 
 def _untracked() -> bool:
@@ -128,7 +159,7 @@ def page_of(document: dict[str, Any]) -> str:
         (
             str(number),
             x.began.replace("T", " ").partition("+")[0],
-            f"{x.seconds // 60} min {x.seconds % 60:02} s",
+            _time(x.seconds),
             str(x.passed),
             str(x.skipped),
             _failed(x),
@@ -141,13 +172,55 @@ def page_of(document: dict[str, Any]) -> str:
         "<!-- Written by scripts/check_repeat.py; do not edit. -->",
         "# make check, again and again",
         f"Commit {document['commit']}, on {document['cpus']} CPUs ({document['cpu_model']}). "
-        f"{report(runs)}.",
+        f"{report(runs)}. {in_a_row(runs, document.get('ended', []))}".rstrip(),
         table(("run", "began (UTC)", "took", "passed", "skipped", "failed", "tried again"), rows),
         "A selftest that fails in a guest is tried again, as a busy host is one of the reasons. "
         "The last column names those.",
+        *_skips(runs),
         f"    make check-repeat REPEAT={len(runs)}",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def in_a_row(runs: Sequence[Run], ended: Sequence[str]) -> str:
+    """Say whether each run began as the one before it ended, and else what was between them.
+
+    ``ended`` says when those began that were ended before they were done.
+    """
+    holes = []
+    for number, (one, following) in enumerate(itertools.pairwise(runs), 1):
+        began, then = (datetime.datetime.fromisoformat(x.began) for x in (one, following))
+        pause_s = round((then - began).total_seconds()) - one.seconds
+        left = sum(began < datetime.datetime.fromisoformat(x) <= then for x in ended)
+        were = "was ended before it was" if left == 1 else "were ended before they were"
+        found = [
+            *([f"{_time(pause_s)} passed"] if pause_s > PAUSE_S else []),
+            *([f"{units.counted(left, 'run')} {were} done"] if left else []),
+        ]
+        if found:
+            holes.append(f"between runs {number} and {number + 1}, {', and '.join(found)}")
+    if holes:
+        return f"Not in a row: {'; '.join(holes)}."
+    return "Each run began as the one before it ended." if len(runs) > 1 else ""
+
+
+def _time(seconds: int) -> str:
+    return f"{seconds // 60} min {seconds % 60:02} s"
+
+
+def _skips(runs: Sequence[Run]) -> list[str]:
+    """Return which tests were skipped, as parts of the page."""
+    told = [x.skips for x in runs if x.skips is not None]
+    if not any(x.skipped for x in runs):
+        return []
+    if not told:
+        return ["Which tests were skipped was not recorded."]
+    counts = Counter(x for skips in told for x in skips.items())
+    rows = [
+        (str(number), where, f"{count} of {len(told)}")
+        for (where, number), count in sorted(counts.items())
+    ]
+    return ["## Tests that were skipped", table(("tests", "where, and why", "runs"), rows)]
 
 
 def _failed(one: Run) -> str:
@@ -196,11 +269,13 @@ def main(runs: int | None, folder: Path | None, kept: tuple[Path, Path] | None) 
 def repeat(runs: int, folder: Path, lock: int) -> list[Run]:
     """Check until there are as many runs of these sources; return them all."""
     now = commit()
-    done = earlier(folder / DOCUMENT, now)
+    done, ended = earlier(folder / DOCUMENT, now)
     for number, each in enumerate(done, 1):
         click.echo(f"run {number}, earlier: {said(each)}")
     while len(done) < runs:
         log = folder / f"{len(done) + 1}.log"
+        if done:  # stays there if this run is ended before it is done
+            _write(folder, now, done, [*ended, now_utc()])
         each = run(log, lock)
         if not each.parts:
             sys.exit(f"make check ended before any test did: see {log}")
@@ -210,14 +285,19 @@ def repeat(runs: int, folder: Path, lock: int) -> list[Run]:
             )
         done.append(each)
         click.echo(f"run {len(done)}: {said(each)}")
-        document = {
-            "commit": now,
-            "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
-            "cpus": os.cpu_count(),
-            "runs": [asdict(x) for x in done],
-        }
-        write_text(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
+        _write(folder, now, done, ended)
     return done
+
+
+def _write(folder: Path, now: str | None, done: Sequence[Run], ended: Sequence[str]) -> None:
+    document = {
+        "commit": now,
+        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text()) or "unknown",
+        "cpus": os.cpu_count(),
+        "runs": [asdict(x) for x in done],
+        "ended": list(ended),
+    }
+    write_text(folder / DOCUMENT, json.dumps(document, indent=1) + "\n")
 
 
 def said(each: Run) -> str:

@@ -80,6 +80,12 @@ def test_what_a_run_did_is_in_what_it_printed() -> None:
     assert checks.counted("make: *** [Makefile:122: lint] Error 1\n") == (0, 0, 0, [], [])
 
 
+def test_what_was_skipped_is_in_what_it_printed() -> None:
+    printed = "SKIPPED [2] tests/a.py:3: no KVM: it hung\nSKIPPED [1] tests/a.py:3: no KVM: it hung"
+    assert checks.skips_of(printed) == {"tests/a.py:3: no KVM: it hung": 3}
+    assert checks.skips_of(PRINTED + GOOD) == {"tests/kernel/test_a.py:36: no packages": 1}
+
+
 def test_what_failed_ends_nothing_and_is_listed(tmp_path: Path, make: Make) -> None:
     result = CliRunner().invoke(checks.main, ["3", str(tmp_path)])
     assert result.exit_code == 1
@@ -155,6 +161,61 @@ def test_a_page_says_what_failed_in_which_run(tmp_path: Path) -> None:
     first, second = (line for line in text.splitlines() if line.startswith(("| 1 ", "| 2 ")))
     assert "| none | idle.sh polls, idle.sh halts |" in first
     assert "test_series.py::test_all[6.12 a b], tests/lab/" in second
+
+
+@pytest.mark.usefixtures("make")
+def test_a_page_says_which_tests_were_skipped(tmp_path: Path) -> None:
+    CliRunner().invoke(checks.main, ["2", str(tmp_path)])
+    document = json.loads((tmp_path / "checks.json").read_text())
+    assert "| 1 | tests/kernel/test_a.py:36: no packages | 2 of 2 |" in checks.page_of(document)
+    for each in document["runs"]:
+        del each["skips"]
+    assert "Which tests were skipped was not recorded." in checks.page_of(document)
+
+
+def test_a_run_that_was_ended_before_it_was_done_is_a_hole(tmp_path: Path, make: Make) -> None:
+    def ended(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def page() -> str:
+        return str(checks.page_of(json.loads((tmp_path / "checks.json").read_text())))
+
+    make.bad = set()
+    assert CliRunner().invoke(checks.main, ["1", str(tmp_path)]).exit_code == 0
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(checks, "run", ended)
+            assert CliRunner().invoke(checks.main, ["3", str(tmp_path)]).exit_code == 1
+    assert "Not in a row" not in page()  # the series ends there
+    document = json.loads((tmp_path / "checks.json").read_text())
+    assert len(document["ended"]) == 2
+    document["runs"][0]["began"] = "2026-11-27T02:20:09+00:00"
+    document["ended"] = ["2026-11-27T02:37:48+00:00", "2026-11-27T02:37:49+00:00"]
+    (tmp_path / "checks.json").write_text(json.dumps(document))
+    assert CliRunner().invoke(checks.main, ["3", str(tmp_path)]).exit_code == 0
+    assert "and 2 runs were ended before they were done." in page()
+    assert page().count("between runs") == 1
+
+
+def run_at(began: str, seconds: int) -> Any:
+    return checks.Run(began, seconds, 0, 3, 4464, 0, [], [])
+
+
+def test_a_pause_between_runs_is_a_hole() -> None:
+    first, second, third = (
+        run_at("2026-11-27T02:20:09+00:00", 1059),
+        run_at("2026-11-27T03:00:01+00:00", 996),
+        run_at("2026-11-27T03:16:38+00:00", 989),
+    )
+    said = "Not in a row: between runs 1 and 2, 22 min 13 s passed."
+    assert checks.in_a_row([first, second, third], []) == said
+    ended = ["2026-11-27T02:40:00+00:00"]
+    assert checks.in_a_row([first, second, third], ended) == (
+        "Not in a row: between runs 1 and 2, 22 min 13 s passed, and 1 run was ended before it was "
+        "done."
+    )
+    assert checks.in_a_row([second, third], ended) == "Each run began as the one before it ended."
+    assert checks.in_a_row([first], ended) == ""
 
 
 def test_the_page_is_of_the_kept_result(tmp_path: Path) -> None:
