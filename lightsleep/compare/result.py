@@ -147,6 +147,7 @@ def _built(document: dict[str, Any]) -> CompareResult:
     # What a schema cannot say.
     _check_rounds(document["protocol"])
     _check_arms(document)
+    _check_order(document)
     names = [entry.name for entry in dataclasses.fields(CompareResult)]
     fields = {name: document[name] for name in names if name in document}
     arms = fields["arms"]
@@ -251,6 +252,17 @@ def _check_arms(document: dict[str, Any]) -> None:
                     f"metrics.{name}.samples: {arm} has {len(samples)}, but there were {runs} "
                     "rounds (protocol.runs): samples of a round cannot be told"
                 )
+
+
+def _check_order(document: dict[str, Any]) -> None:
+    """Raise ValueError for a round that does not name each arm once."""
+    arms = document["arms"]
+    for number, names in enumerate(document["protocol"].get("order", [])):
+        where = f"protocol.order[{number}]"
+        if missing := [arm for arm in arms if arm not in names]:
+            raise ValueError(f"{where}: {missing[0]} is missing, and each arm runs in each round")
+        if len(names) != len(arms):
+            raise ValueError(f"{where}: {len(names)} arms are named, but there are {len(arms)}")
 
 
 FORMAT = Format(

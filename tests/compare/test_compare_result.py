@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparisons import made_up
+from comparisons import ROLES, made_up
 
 from lightsleep import document as document_module
 from lightsleep.compare.result import FORMAT
@@ -144,6 +144,8 @@ def claimed(**bounds: int) -> Document:
         (("roles",), {"stock": "baseline"}, "roles: control has no role"),
         (("protocol", "runs"), "six", "protocol.runs: 'six'"),
         (("protocol", "order"), [["stock"]], "protocol.order: 1 rounds are named, but there were"),
+        (("protocol", "order", 3), [*ROLES][:3], "protocol.order[3]: lightsleep is missing, and"),
+        (("protocol", "order", 3), [*ROLES, "stock"], "protocol.order[3]: 5 arms are named, but"),
         (("claims",), [claimed(at_least=10**400)], "claims[0].at_least: 1000"),
         (("claims",), [claimed(at_most=10**400)], "claims[0].at_most: 1000"),
         (("version",), 0, "version: 1 was expected"),
