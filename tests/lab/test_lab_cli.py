@@ -125,6 +125,31 @@ def test_bad_input_is_explained(
     assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "loop"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("--image arm64 --modules modules", 1, "arm64 is a kernel for aarch64, but the guests are"),
+        ("--image arm64", 2, "--image arm64 needs --modules"),
+        ("--image arm64 --arch aarch64 --modules empty", 1, "empty has no modules.dep"),
+    ],
+)
+def test_a_kernel_that_cannot_be_booted_leaves_no_result(
+    arguments: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("arm64").write_bytes(bytes(0x38) + b"ARM\x64" + bytes(64))
+    for folder in ("modules", "empty"):
+        Path(folder).mkdir()
+    Path("modules/modules.dep").touch()
+    before = sorted(tmp_path.rglob("*"))
+    words = ["lab", "compare", "idle", *arguments.split(), "-o", "x.json"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == status
+    assert said in " ".join(result.output.split())
+    assert isinstance(result.exception, SystemExit)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_two_kernels_built_from_one_source_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

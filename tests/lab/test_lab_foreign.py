@@ -261,6 +261,18 @@ def test_a_tree_that_is_not_built(built: Path, gone: str, said: str) -> None:
         foreign.tree(X86, ForeignKernel(tree=built))
 
 
+def test_a_tree_that_is_built_for_another_architecture(built: Path) -> None:
+    (built / X86.built_image).unlink()
+    (built / "vmlinux").write_bytes(elf_image(183, 1))
+    with pytest.raises(
+        LightsleepError, match=r"linux is built for aarch64, but the guests are x86_64: build it"
+    ):
+        foreign.tree(X86, ForeignKernel(tree=built))
+    (built / "vmlinux").write_bytes(elf_image(62, 1))
+    with pytest.raises(LightsleepError, match="bzImage: build it for x86_64 first"):
+        foreign.tree(X86, ForeignKernel(tree=built))
+
+
 def test_an_image_that_is_older_than_its_tree(built: Path) -> None:
     """Make writes the release before it compiles: a build that failed left the old image."""
     (built / X86.built_image).write_bytes(x86_image("7.4.0-old"))

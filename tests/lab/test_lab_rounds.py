@@ -144,7 +144,7 @@ def test_what_is_no_measurement_is_named_with_its_place(values: Any, said: str) 
 @pytest.mark.parametrize("values", [{}, {"other": 1.0}, {"wait_s": 1.0, "more": 1.0}])
 def test_what_is_measured_must_be_what_was_promised(values: dict[str, float]) -> None:
     guests, _ = fakes("a", "b", "c")
-    with pytest.raises(LightsleepError, match="promised"):
+    with pytest.raises(LightsleepError, match=r"^a, round 1 of 1: measured .*, but promised "):
         rounds.run_rounds(
             experiment(lambda _: values, warmup=0), (WAIT,), guests, [list("abc")], quiet()
         )

@@ -239,6 +239,12 @@ def _built(arch: Arch, path: Path) -> ForeignTree:
     if not (path / "Kbuild").exists() and not listed.exists():
         raise LightsleepError(f"{path} is no tree of a kernel: it has no Kbuild")
     if not listed.exists() or not image.exists():
+        theirs = _built_for(path)
+        if theirs not in (None, arch.name):
+            raise LightsleepError(
+                f"{path} is built for {theirs}, but the guests are {arch.name}: build it for "
+                f"{arch.name}, or give --arch {theirs} where `lightsleep lab list` has it"
+            )
         raise LightsleepError(
             f"{path} has no {image.relative_to(path) if listed.exists() else 'kernel.release'}: "
             f"build it for {arch.name} first, with make -C {path}"
@@ -300,11 +306,22 @@ def _modules_of(folder: Path, release: str | None) -> Path:
     )
 
 
+def _built_for(path: Path) -> str | None:
+    """Return the architecture that a tree was built for, as its vmlinux says; None: unknown."""
+    with contextlib.suppress(OSError):
+        return identify(_head(path / "vmlinux"))[0]
+    return None
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)
+
+
 def _check_image(path: Path, arch: Arch) -> str | None:
     """Return the release of an image, where it says so. Raises LightsleepError for another's."""
     try:
-        with path.open("rb") as file:
-            head = file.read(HEAD)
+        head = _head(path)
     except OSError as error:
         raise LightsleepError(f"cannot read {path}: {error.strerror}") from error
     theirs, release = identify(head)
