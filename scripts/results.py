@@ -145,19 +145,27 @@ def picture_of(path: Path) -> str:
     return terminal(console, "demo")
 
 
-def write_pages(folder: Path) -> None:
-    """Write all pages of a folder, their index, and the picture. Raises LightsleepError."""
+def pages_of(folder: Path) -> dict[Path, str]:
+    """Return all pages of a folder, their index, and their pictures. Raises LightsleepError."""
+    pages: dict[Path, str] = {}
     for path in sorted(folder.glob("*.json")):
-        write_text(path.with_suffix(".md"), page_of(path))
+        pages[path.with_suffix(".md")] = page_of(path)
         if svg := effects_of(path):
-            write_text(path.with_suffix(".svg"), svg)
+            pages[path.with_suffix(".svg")] = svg
     for path in folders_of(folder):
-        write_text(path.with_suffix(".md"), same.page(path))
+        pages[path.with_suffix(".md")] = same.page(path)
     if (folder / rejudged.FOLDER).is_dir():
-        write_text(folder / rejudged.PAGE, rejudged.page(folder))
-    write_text(folder / INDEX, index_of(folder))
+        pages[folder / rejudged.PAGE] = rejudged.page(folder)
+    pages[folder / INDEX] = index_of(folder)
     if (folder / DEMO).exists():
-        write_text(folder / PICTURE, picture_of(folder / DEMO))
+        pages[folder / PICTURE] = picture_of(folder / DEMO)
+    return pages
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages of a folder, or none where a result is damaged. Raises LightsleepError."""
+    for path, written in pages_of(folder).items():
+        write_text(path, written)
 
 
 @click.command()

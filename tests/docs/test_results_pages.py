@@ -60,6 +60,14 @@ def test_the_result_of_an_experiment_of_ones_own_has_a_page(tmp_path: Path) -> N
     assert "](mine.md)" in (tmp_path / script.INDEX).read_text()
 
 
+def test_one_damaged_result_among_others_writes_no_page(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", made_up().document())
+    (tmp_path / "b.json").write_text((tmp_path / "a.json").read_text()[:-100])
+    with pytest.raises(LightsleepError, match=r"b\.json.* looks cut off"):
+        script.write_pages(tmp_path)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
 def test_the_index_says_where_clocks_count_instructions(tmp_path: Path) -> None:
     result = made_up()
     for name, said in (("tcg", False), ("tcg-icount", True)):
