@@ -4,7 +4,8 @@
 An experiment that has a result of the same commit already is not run again, so a run that was
 ended goes on where it was. One whose control differs is set aside and run again, once; the result
 that counts says how often that was. Results of one's own file, or with options that somebody named,
-are left out: not all of it may be here. Where the sources have changes that are not committed, all
+are left out: not all of it may be here. So are comparisons of the same with the same. The command
+of each is printed. Where the sources have changes that are not committed, all
 are run. How long each takes follows from its last result: as long for each round. A result from
 before times were recorded has none: its time is estimated, from what others take for each turn (one
 round of one arm).
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import click
 import repeat
+import same
+from result_page import command
 
 from lightsleep.compare.analysis import control_failed
 from lightsleep.compare.result import FORMAT, CompareResult
@@ -35,8 +38,11 @@ RESULTS = ROOT / "docs/results"
 CITED = re.compile(r"results/([\w-]+)\.md")
 TRIES = 2
 """How often an experiment is run at most whose control differs."""
-LEFT_OUT = "with options (a kernel, for example), or no experiment of ours"
-"""What is said of results that no run from here would be like."""
+LEFT_OUT = (
+    "left out are results with options (a kernel, for example) or of no experiment of ours, and "
+    "those of the same many times: run their commands where there is what they name"
+)
+"""What is said of results that no run without a person would be like."""
 UNKNOWN_TURN_S = 10.0
 """How long a turn is assumed to take where no result has a time, not even of others."""
 
@@ -67,21 +73,23 @@ class Planned:
         return f"about {minutes} (as others take)" if self.estimated else minutes
 
 
-def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[str]]:
+def plan(pages: Iterable[Path]) -> tuple[list[Planned], list[tuple[str, str]]]:
     """Return the experiments that pages cite, each with each architecture once.
 
-    And the names of results that are left out: LEFT_OUT.
+    And the results that are left out (see LEFT_OUT), by name, with the command that repeats each.
     """
     cited = {name for page in pages for name in CITED.findall(page.read_text())}
     found: dict[tuple[str, str], float | None] = {}
-    left_out = []
+    left_out: list[tuple[str, str]] = []
     for name in sorted(cited):
         if (RESULTS / name).is_dir():
-            continue  # a page of many comparisons, see false_alarms.py
+            if many := same.read(RESULTS / name):  # not the results of rejudged.py
+                left_out.append((name, same.command(many)))
+            continue
         result = load(RESULTS / f"{name}.json", FORMAT)
         key = (result.experiment, result.environment.get("arch", "x86_64"))
         if not _is_plain(result, Planned(*key, seconds=0)):
-            left_out.append(name)
+            left_out.append((name, command(result)))
             continue
         found[key] = seconds_of(result) or found.get(key)
     per_turn = statistics.median(
@@ -128,8 +136,10 @@ def main(folder: Path, only_plan: bool) -> None:
     left = [x for x in planned if not _is_there(folder / f"{x.name}.json", x)]
     for each in planned:
         click.echo(f"{each.name:32} {each.minutes if each in left else 'there already'}")
-    for name in left_out:
-        click.echo(f"{name:32} left out: {LEFT_OUT}")
+    for name, how in left_out:
+        click.echo(f"{name:32} left out: {how}")
+    if left_out:
+        click.echo(LEFT_OUT)
     minutes = sum(x.seconds for x in left) / 60
     estimated = sum(x.estimated for x in left)
     some = f", {estimated} of them with an estimated time" if estimated else ""

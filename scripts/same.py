@@ -64,6 +64,12 @@ def _boot_variance(result: CompareResult, metric: str, arm: str) -> float:
     return by_boot([math.log(x / y) for x, y in pairs], result.boots, CONFIDENCE).variance
 
 
+def command(results: list[CompareResult]) -> str:
+    """Return the command that repeats such comparisons."""
+    rounds, boots = results[0].protocol["runs"], results[0].boots
+    return f"make false-alarms RUNS={len(results)} ROUNDS={rounds} BOOTS={boots}"
+
+
 def files(folder: Path) -> list[Path]:
     """Return the files of results in a folder, in order."""
     return sorted(folder.glob(NAME.replace("{:02}", "*")))
@@ -108,8 +114,7 @@ def page(folder: Path) -> str:
         "## Comparisons",
         table(headings, rows),
         "## How it was measured",
-        f"    make false-alarms RUNS={len(results)} ROUNDS={first.protocol['runs']} "
-        f"BOOTS={first.boots}",
+        f"    {command(results)}",
         "Of the first one:",
         origin(first, f"{folder.name}/{NAME.format(1)}"),
     ]

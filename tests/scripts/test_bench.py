@@ -132,16 +132,29 @@ def test_the_plan_is_what_pages_cite_and_each_can_be_run(tmp_path: Path) -> None
     (tmp_path / "page.md").write_text(
         "[a](docs/results/idle-x86_64.md) [b](../results/idle-x86_64.md)"
         "[c](results/idle-poll-aarch64.md) [d](results/own-kernel-x86_64.md)"
+        "[e](results/rejudged.md)"
     )
     planned, left_out = bench.plan([tmp_path / "page.md"])
-    assert left_out == ["own-kernel-x86_64"]  # it would be run in another kernel
+    ((name, how),) = left_out  # it would be run in another kernel
+    assert name == "own-kernel-x86_64"
+    assert how.startswith("lightsleep lab compare idle --kernel-tree linux-7.3 --rounds 18 ")
     assert [each.name for each in planned] == ["idle-poll-aarch64", "idle-x86_64"]
     assert not any(each.estimated for each in planned)
+
+
+def test_what_is_left_out_is_planned_with_its_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(bench.main, [str(tmp_path / "out"), "--plan"])
     assert result.exit_code == 0
-    *lines, own_kernel, own_patch, total = result.output.splitlines()
-    for name, left in (("own-kernel", own_kernel), ("own-patch", own_patch)):
-        assert " ".join(left.split()) == f"{name}-x86_64 left out: {bench.LEFT_OUT}"
+    *lines, own_kernel, own_patch, many, note, total = result.output.splitlines()
+    compare = "left out: lightsleep lab compare idle --kernel-tree linux-"
+    for name, how, said in (
+        ("own-kernel", compare, own_kernel),
+        ("own-patch", compare, own_patch),
+        ("same", "left out: make false-alarms RUNS=40 ", many),
+    ):
+        assert " ".join(said.split()).startswith(f"{name}-x86_64 {how}")
+    assert " --patched-tree " in own_patch
+    assert note == bench.LEFT_OUT
     assert {line.split("-x86")[0].split("-aarch")[0].split("-ppc")[0] for line in lines} <= set(
         experiments.names()
     )
@@ -178,7 +191,7 @@ def test_what_cannot_be_run_as_it_was_is_left_out(
     (tmp_path / "cited.json").write_text(json.dumps(result.document()))
     (tmp_path / "page.md").write_text("[a](results/cited.md)")
     planned, left_out = bench.plan([tmp_path / "page.md"])
-    assert ([each.name for each in planned], left_out) == (
+    assert ([each.name for each in planned], [name for name, _ in left_out]) == (
         (["idle-x86_64"], []) if runs else ([], ["cited"])
     )
 
