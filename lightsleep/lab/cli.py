@@ -102,6 +102,15 @@ def enough_rounds(_: click.Context, __: click.Parameter, rounds: int | None) -> 
     "--image, or --kernel. Both are set up as the experiment's baseline; its other arms are left "
     "out unless --arms names them.",
 )
+@click.option(
+    "--claim",
+    "claimed",
+    multiple=True,
+    metavar="METRIC[,BOUND]",
+    help="Claim beforehand that the kernel of --patched-tree is better in METRIC; repeatable. With "
+    "at_most=NUMBER or at_least=NUMBER as BOUND: what the ratio of both kernels is, or their "
+    "difference in points if the unit is %.",
+)
 def compare(
     name: str,
     machine: Machine,
@@ -112,6 +121,7 @@ def compare(
     arms: str | None,
     vcpus: int | None,
     patched: Path | None,
+    claimed: tuple[str, ...],
 ) -> None:
     """Run the experiment NAME, and show what differs between its arms.
 
@@ -125,6 +135,8 @@ def compare(
         raise click.UsageError(f"--arms {arms!r} names no arm")
     if patched:
         _is_another_kernel(patched, machine)
+    elif claimed:
+        raise click.UsageError("--claim is about the kernel of --patched-tree: name that, too")
     loaded, digest = experiments.load(name), experiments.digest(name)
     chosen = experiment.adapted(
         loaded,
@@ -133,6 +145,7 @@ def compare(
         kernel_named=kernel_named(),
         accel_named=accel_named(),
         patched=patched,
+        claimed=claimed,
     )
     rounds = rounds or chosen.rounds or protocol.ROUNDS
     boots = boots or (chosen.boots if rounds % (chosen.boots or 1) == 0 else None)

@@ -94,6 +94,36 @@ def test_a_patched_kernel_is_set_up_as_the_baseline(
         adapted(chosen, kernel_named=True, patched=PATCHED.tree)
 
 
+def test_what_is_claimed_of_a_patched_kernel_is_data() -> None:
+    given = experiment(lambda _: {}, arms=ARMS, claims=(Claim("b", "a", (WAIT.name,)),))
+    said = ("wait_s", "wait_s,at_least=0.5,at_most=1.05")
+    chosen = adapted(given, kernel_named=True, patched=PATCHED.tree, claimed=said)
+    assert chosen.claims == (
+        Claim("patched", "a", ("wait_s",)),
+        Claim("patched", "a", ("wait_s",), at_most=1.05, at_least=0.5),
+    )
+    unclaimed = adapted(given, kernel_named=True, patched=PATCHED.tree)
+    assert unclaimed.hypothesis.startswith("None: ")
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        ("nap", "--claim: claims[0]: nap is not among the metrics; metrics: wait_s"),
+        ("wait_s,most=2", "--claim wait_s,most=2: after the metric, name bounds as at_most=NUMBER"),
+        ("wait_s,at_most=nan", "after the metric, name bounds"),
+        ("wait_s,at_most=0", "--claim: claims[0].at_most: 0 bounds the ratio patched / a"),
+        ("", "claims[0]"),
+    ],
+)
+def test_a_claim_of_a_patched_kernel_that_nobody_could_judge_is_refused(
+    claim: str, said: str
+) -> None:
+    given = experiment(lambda _: {}, arms=ARMS)
+    with pytest.raises(WrongUsage, match=re.escape(said)):
+        adapted(given, kernel_named=True, patched=PATCHED.tree, claimed=(claim,))
+
+
 def test_an_arm_with_a_kernel_of_the_lab_does_not_boot_that_of_the_command_line() -> None:
     arms = (Arm("a", "baseline", "", kernel="6.1"), Arm("b", "treatment", "", foreign=PATCHED))
     machines = machines_of(experiment(lambda _: {}, arms=arms), Machine(foreign=PLAIN))

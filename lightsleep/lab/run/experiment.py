@@ -7,6 +7,7 @@ How the arms are run is the protocol's business (``protocol.py``).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -248,11 +249,32 @@ class Experiment:
 PATCHED = "patched"
 """The arm that boots the kernel of ``--patched-tree``."""
 
+BOUND = re.compile(r"(at_most|at_least)=(-?\d+(?:\.\d+)?)")
 
-def with_patched(experiment: Experiment, tree: Path) -> Experiment:
+
+def claim_of(given: str, reference: str) -> Claim:
+    """Return what ``--claim`` says of the patched kernel: METRIC, or METRIC,at_most=BOUND.
+
+    Raises WrongUsage for bounds that are none.
+    """
+    metric, *rest = given.split(",")
+    bounds = [BOUND.fullmatch(x) for x in rest]
+    if not all(bounds):
+        raise WrongUsage(
+            f"--claim {given}: after the metric, name bounds as at_most=NUMBER or at_least=NUMBER, "
+            f"such as {metric},at_most=1.05"
+        )
+    return Claim(PATCHED, reference, (metric,), **{x[1]: float(x[2]) for x in bounds if x})
+
+
+def with_patched(experiment: Experiment, tree: Path, claimed: Sequence[str] = ()) -> Experiment:
     """Return an experiment with one arm more: its baseline, but with the kernel of a built tree.
 
-    Raises WrongUsage where it has an arm of this name, or its baseline boots a tree of its own.
+    What is ``claimed`` of it comes before the experiment's own claims. Nobody but who has the patch
+    knows what to expect of it: where nothing is claimed, the hypothesis says so.
+
+    Raises WrongUsage where it has an arm of this name, its baseline boots a tree of its own, or a
+    claim is one that nobody could judge.
     """
     if PATCHED in [arm.name for arm in experiment.arms]:
         raise WrongUsage(f"--patched-tree adds an arm {PATCHED}, but this experiment has one")
@@ -270,12 +292,20 @@ def with_patched(experiment: Experiment, tree: Path) -> Experiment:
         kernel="",
         foreign=ForeignKernel(tree=tree),
     )
-    return replace(
-        experiment,
-        title="A kernel with a patch and without",
-        hypothesis="The kernel with the patch differs from the other one in what is measured.",
-        arms=(*experiment.arms, arm),
-    )
+    claims = tuple(claim_of(x, base.name) for x in claimed)
+    try:
+        return replace(
+            experiment,
+            title="A kernel with a patch and without",
+            hypothesis="The kernel with the patch does what is claimed of it."
+            if claims
+            else "None: the comparison looks for whatever the patch changes.",
+            arms=(*experiment.arms, arm),
+            claims=(*claims, *experiment.claims),
+        )
+    except ValueError as error:
+        there = "" if callable(experiment.metrics) else ", ".join(x.name for x in experiment.metrics)
+        raise WrongUsage(f"--claim: {error}{there and f'; metrics: {there}'}") from error
 
 
 def adapted(
@@ -286,11 +316,12 @@ def adapted(
     kernel_named: bool = False,
     accel_named: bool = False,
     patched: Path | None = None,
+    claimed: Sequence[str] = (),
 ) -> Experiment:
     """Return an experiment as the command line wants it: some of its arms, other numbers of CPUs.
 
     With the tree of a ``patched`` kernel, only that and the arms that are set up alike are left
-    where no ``arms`` are named: the baseline and its controls.
+    where no ``arms`` are named: the baseline and its controls. What is ``claimed`` is about it.
 
     Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
@@ -301,7 +332,7 @@ def adapted(
     """
     if patched:
         alike = [arm.name for arm in experiment.arms if arm.role in ("baseline", "control")]
-        experiment = with_patched(experiment, patched)
+        experiment = with_patched(experiment, patched, claimed)
         arms = (*(arms or alike), PATCHED)
     there = {arm.name: arm for arm in experiment.arms}
     if unknown := next((name for name in arms if name not in there), None):
