@@ -4,8 +4,8 @@
 Runs count for the commit that they checked. Started again, this continues after the last run of the
 same commit that has ended. To begin anew, remove the document. Where the sources have changes that
 are not committed, it begins anew each time. All runs are in one document, ``checks.json``; what a
-run printed is in a log of its own. A run that ended before any test did is not kept, nor is one that
-was ended before it was done: if such a run lies between two others, the document and the page say
+run printed is in a log of its own. A run that ended before any test did is not kept, nor is one
+that was ended before it was done: if such a run lies between two others, document and page say
 so. The page also says where time passed between two runs.
 
 ``--kept`` runs nothing: it writes the page of a document.

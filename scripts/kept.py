@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Read a kept result with what its experiment says by now and an older result does not."""
+"""Read a kept result with what its experiment says by now: titles, and what an older one lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from lightsleep.lab import experiments
 
 
 def load_result(path: Path) -> tuple[CompareResult, bool]:
-    """Return a result, and whether it has claims that its experiment declares only by now."""
+    """Return a result, and whether it has claims that its experiment declares only by now.
+
+    Metrics have the titles of today: they say the same in words that more people understand.
+    """
     result = load(path, FORMAT)
     try:
         experiment = experiments.load(result.experiment)
@@ -21,8 +24,10 @@ def load_result(path: Path) -> tuple[CompareResult, bool]:
         return result, False  # somebody's own, or one that is no more
     if isinstance(experiment.metrics, tuple):
         for metric in experiment.metrics:
-            if metric.amount and metric.name in result.metrics:
-                result.metrics[metric.name].amount = True  # an older result does not say so
+            found = result.metrics.get(metric.name)
+            if found and found.unit == metric.unit:
+                found.title = metric.title
+                found.amount |= metric.amount  # an older result does not say so
     if result.claims:
         return result, False
     for claim in experiment.claims:

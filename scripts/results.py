@@ -37,6 +37,7 @@ DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
 INDEX = "README.md"
 INDEX_OF = ("experiment", "architecture, kernel", "in a sentence", "claims", "control", "date")
+NO_CLAIMS = "none beforehand"
 COUNTS = (
     "Where a page names the accelerator `tcg-icount`, the guests' clock counted instructions: what "
     "a wakeup costs a host is not in such times."
@@ -73,7 +74,7 @@ def _index_row(path: Path) -> tuple[str, ...]:
         f"[{text(result.title)}]({path.stem}.md)",
         _where(result),
         headline(declared, analyse(result)),
-        " ".join([*(["declared later:"] if declared_later else []), *outcomes]),
+        " ".join([*(["declared later:"] if declared_later else []), *outcomes]) or NO_CLAIMS,
         _control(result),
         result.created[:10],
     )
@@ -108,7 +109,7 @@ def index_of(folder: Path) -> str:
         results = same.read(path)
         said = f"{same.report(results).splitlines()[0]}."
         title = f"[{text(results[0].title)}]({path.name}.md)"
-        rows.append((title, _where(results[0]), said, "", "", results[0].created[:10]))
+        rows.append((title, _where(results[0]), said, NO_CLAIMS, "", results[0].created[:10]))
     accelerators = {
         str(load_result(x)[0].environment.get("accelerator", {}).get("name"))
         for x in folder.glob("*.json")

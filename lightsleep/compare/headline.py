@@ -24,9 +24,9 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     Of a trial, its outcome. Else the first claim of a gain, whatever came of it. Where no gain is
     claimed, the first claim that is refuted, else the first that held, else the first.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
-    baseline's lowest and highest median. Where the medians go another way, that. Then how many
-    claims are refuted, and how many not decided; then the first percentage that something is
-    claimed of, arm by arm; then how much all of it is worth.
+    baseline's lowest and highest median. Where the medians go another way, that. Then what came of
+    all claims, or that nothing was claimed; then the first percentage that something is claimed of,
+    arm by arm; then how much all of it is worth.
     """
     if result.outcome:
         return result.outcome.sentence
@@ -46,37 +46,34 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
 
 def _count(claims: Sequence[ClaimAnalysis], said: str) -> str:
     """Say how many claims are refuted, and how many not decided; empty where ``said`` ends so."""
+    if not claims:
+        return f"{words.NOT_CLAIMED}."
     counts = {
         outcome: sum(found.outcome is outcome for found in claims)
         for outcome in (Outcome.REFUTED, Outcome.OPEN)
     }
     found = [f"{n} {'is' if n == 1 else 'are'} {outcome}" for outcome, n in counts.items() if n]
-    if not found:
-        return ""
     if len(claims) > 1:
-        return f"Of {len(claims)} claims, {' and '.join(found)}."
+        return f"Of {len(claims)} claims, {' and '.join(found)}." if found else "All claims held."
     outcome = claims[0].outcome
-    return "" if said.endswith(f": {outcome}.") else f"The claim is {outcome}."
+    held = outcome is Outcome.HELD
+    return "" if held or said.endswith(f": {outcome}.") else f"The claim is {outcome}."
 
 
 def _first_finding(
     result: CompareResult, claims: Sequence[ClaimAnalysis], metrics: Sequence[MetricAnalysis]
 ) -> str:
-    compared = [x for x in claims if x.comparison]
-    gains = [x for x in compared if x.claim.is_gain]
-    broken = [x for x in claims if x.beyond]
+    gains = [x for x in claims if x.comparison and x.claim.is_gain]
     if gains:
         return _of_claim(gains[0], metrics)
-    if broken:
-        said = "; ".join(
-            f"{words.claim(x.claim, x.metrics)}: {words.outcome(x)}" for x in broken[:2]
-        )
-        return f"{said}."
-    if compared:
-        found = min(compared, key=lambda x: TOLD.index(x.outcome))
-        claimed = f"; claimed: {words.bounds_of(found.claim, found.unit)}: {found.outcome}"
-        return _of_claim(found, metrics, claimed)
-    return _of_first_treatment(result, metrics)
+    told = [x for x in claims if x.comparison or x.claim.reference is None]
+    if not told:
+        return _of_first_treatment(result, metrics)
+    found = min(told, key=lambda x: TOLD.index(x.outcome))
+    if found.claim.reference is None:
+        return f"{words.of_rounds(found)}."
+    claimed = f"; claimed: {words.bounds_of(found.claim, found.unit)}: {found.outcome}"
+    return _of_claim(found, metrics, claimed)
 
 
 def _of_claim(found: ClaimAnalysis, metrics: Sequence[MetricAnalysis], claimed: str = "") -> str:

@@ -62,6 +62,7 @@ COUNTS = "tcg-icount"
 """The accelerator whose clock counts instructions."""
 
 NO_DIFFERENCE = "no difference"
+NOT_CLAIMED = "Nothing was claimed beforehand"
 NO_SPREAD = "none seen"
 BOOT_SPREAD = (
     "boot to boot: how far the effect against the baseline differs between boots, beyond what "
@@ -384,12 +385,7 @@ def bounds_of(found: Claim, unit: str) -> str:
     """Say which bounds are claimed: lightsleep / idle=poll is at most 1.25."""
     percent = unit == "%"
     if found.reference is None:
-        bounds = [
-            f"at {which} {units.value(bound, unit)}"
-            for which, bound in (("least", found.at_least), ("most", found.at_most))
-            if bound is not None
-        ]
-        return f"{found.arm} is {' and '.join(bounds)} in each round"
+        return f"{found.arm} is {_ends_of(found, unit)} in each round"
     bounds = [
         f"at {which} {bound:.6g}{' points' if percent else ''}"
         for which, bound in (("least", found.at_least), ("most", found.at_most))
@@ -467,13 +463,46 @@ def _beyond_bounds(found: ClaimAnalysis) -> str:
         return f"{claim.arm} has no samples"
     if not found.beyond:
         return f"in all of {len(samples)} rounds" if len(samples) > 1 else "in the only round"
+    rounds = units.counted(len(samples), "round")
+    return f"beyond in {len(found.beyond)} of {rounds}, {_span(found, found.beyond)}"
+
+
+def of_rounds(found: ClaimAnalysis) -> str:
+    """Say what came of a claim without a reference: Period: off is 2.00 to 3.10 us in all of ...
+
+    Where it is refuted, the rounds that refute it are told; else all of them.
+    """
+    (metric,), claim = found.metrics, found.claim
+    samples = metric.samples.get(claim.arm, [])
+    claimed = f"claimed: {_ends_of(claim, metric.unit)} in each round: {found.outcome}"
+    if not samples:
+        return f"{metric.title}: {claim.arm} has no samples; {claimed}"
+    rounds = units.counted(len(samples), "round")
+    those = f"all of {rounds}" if len(samples) > 1 else "the only round"
+    if found.beyond:
+        those = f"{len(found.beyond)} of {rounds}"
+    verb = "has" if metric.unit == "" else "is"
+    values = _span(found, found.beyond or samples)
+    return f"{metric.title}: {claim.arm} {verb} {values} in {those}; {claimed}"
+
+
+def _ends_of(claim: Claim, unit: str) -> str:
+    """Say the bounds of a metric itself: at least 2 us and at most 3 us."""
+    return " and ".join(
+        f"at {which} {units.value(bound, unit)}"
+        for which, bound in (("least", claim.at_least), ("most", claim.at_most))
+        if bound is not None
+    )
+
+
+def _span(found: ClaimAnalysis, samples: Sequence[float]) -> str:
+    """Say the least and the largest of samples, so that they agree with the claim's bounds."""
+    (metric,), claim = found.metrics, found.claim
     low, high = (
         units.beside(x, units.digits(x, metric.unit), (claim.least, claim.most))
-        for x in (min(found.beyond), max(found.beyond))
+        for x in (min(samples), max(samples))
     )
-    values = f"{low if low == high else f'{low} to {high}'} {metric.unit}".rstrip()
-    rounds = units.counted(len(samples), "round")
-    return f"beyond in {len(found.beyond)} of {rounds}, {values}"
+    return f"{low if low == high else f'{low} to {high}'} {metric.unit}".rstrip()
 
 
 def by_chance(metrics: Sequence[MetricAnalysis], *, claimed: bool) -> str:

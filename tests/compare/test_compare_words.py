@@ -302,6 +302,27 @@ def test_a_sentence_counts_the_claims_that_are_not_decided() -> None:
     assert "is at most 1: not decided. Emulated" in said
 
 
+def test_a_sentence_says_that_all_claims_held() -> None:
+    result = made_up()
+    held = Claim("lightsleep", "stock", ("sched_pipe_s",))
+    result.claims = [held, replace(held, at_most=0.5)]
+    assert ". All claims held. Emulated" in headline(result, analyse(result))
+    result.claims = [held]
+    said = headline(result, analyse(result))
+    assert "All claims" not in said
+    assert "Nothing was claimed" not in said
+
+
+def test_what_is_refuted_is_told_first_whatever_kind_of_claim_it_is() -> None:
+    result = made_up()
+    bound = Claim("lightsleep", "stock", ("sched_pipe_s",), at_most=0.5)
+    slow = Claim("lightsleep", None, ("sched_pipe_s",), at_least=1)
+    result.claims = [bound, slow]
+    assert headline(result, analyse(result)).startswith("sched pipe: lightsleep is 0.35")
+    result.claims = [replace(bound, at_most=0.1), slow]
+    assert "at most 0.1: refuted. Of 2 claims, 2 are " in headline(result, analyse(result))
+
+
 def test_an_arm_without_samples_is_not_told_to_have_too_few_rounds() -> None:
     result = made_up(metrics=1)
     (metric,) = result.metrics.values()
@@ -348,7 +369,7 @@ def test_one_claim_and_one_round_are_told_as_one() -> None:
     assert "beyond in 1 of 1 round, 99.92 %" in said[2]
     result.claims = [most]
     told = headline(result, analyse(result))
-    assert " The claim is refuted. " in told
+    assert "99.92 % in 1 of 1 round; claimed: at most 99.00 % in each round: refuted. idle " in told
     assert "Emulated, 1 round. " in told
 
 

@@ -7,6 +7,7 @@ import math
 import random
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -269,12 +270,25 @@ def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     assert "The claims were declared after this run." in written
     index = script.index_of(tmp_path)
     assert re.search(r"\| declared later: [✔✘?]", index)
-    said = headline(result, analyse(result))
-    assert said.startswith("sched pipe: lightsleep is 5.98 times faster than stock")
+    kept, _ = script.load_result(tmp_path / "old.json")
+    said = headline(replace(kept, claims=[]), analyse(kept))
+    assert said.startswith("Pipe ping-pong: lightsleep is 5.98 times faster than stock")
+    assert "Nothing was claimed beforehand." in said
     assert said in written
     assert said in index
     write_json(tmp_path / "old.json", made_up().document())
     assert "declared later: ✔" not in script.index_of(tmp_path)
+
+
+def test_the_index_says_where_nothing_was_claimed(tmp_path: Path) -> None:
+    result = made_up()
+    result.experiment, result.claims = "mine", []
+    write_json(tmp_path / "mine.json", result.document())
+    assert "Nothing was claimed beforehand. " in script.index_of(tmp_path)
+    assert "| none beforehand |" in script.index_of(tmp_path)
+    result.experiment = "idle"  # of whose metrics this one has other titles
+    write_json(tmp_path / "mine.json", result.document())
+    assert "### Pipe ping-pong\n" in script.page_of(tmp_path / "mine.json")
 
 
 def test_a_page_says_what_was_thrown_away_before_it() -> None:

@@ -126,7 +126,7 @@ def _metrics_of(name: str, command: str) -> tuple[Metric, ...]:
             f"{name}_us",
             "us",
             "none",
-            f"Loss of a wakeup in {name}",
+            f"What a halt costs a wakeup in {name}",
             f"(Time with mode=off - time with mode=fixed poll_limit_us={LONG_US}) / wakeups, two "
             f"a turn or request; negative if halting was faster: {command}",
         ),
@@ -134,14 +134,14 @@ def _metrics_of(name: str, command: str) -> tuple[Metric, ...]:
             f"used_in_{name}_us",
             "us",
             "none",
-            f"Cost that decided in {name}",
+            f"Cost of a halt that decided in {name}",
             f"Mean of cpuN/lightsleep/halt_cost_ns after {LEARN_S:g} s of it in the default mode",
         ),
         Metric(
             f"off_in_{name}_us",
             "us",
             "lower",
-            f"Cost that decided in {name}, too far from the loss",
+            f"How far the driver's cost of a halt is off in {name}, beyond {100 * NEAR:g} %",
             f"Distance of this cost from the loss, less {100 * NEAR:g} % of the loss: 0 or less "
             f"if the driver is right within {100 * NEAR:g} %",
         ),

@@ -73,7 +73,7 @@ EXPERIMENT = Experiment(
                 f"{source}_{us}us_per_s",
                 "1/s",
                 "higher",
-                f"State of {us} us, by {source}",
+                f"Samples per second of a state of {us} us, by {source}",
                 f"Valid samples per second of batches, {FAST_SAMPLES} samples on one CPU",
             )
             for source in SOURCES
@@ -83,7 +83,7 @@ EXPERIMENT = Experiment(
             "whole_s",
             "s",
             "lower",
-            "A whole guest",
+            "Time to measure a whole guest",
             "Wall time of lightsleep measure, the start of Python included, for every CPU and "
             f"state by {' and '.join(SOURCES)}, {WHOLE_SAMPLES} samples each",
         ),

@@ -126,7 +126,7 @@ EXPERIMENT = Experiment(
                 f"{source}_{us}us",
                 "us",
                 "none",
-                f"State of {us} us, woken by {source}",
+                f"Measured latency of a state of {us} us, woken by {source}",
                 "Median wake latency less the median of the busy CPU's",
             )
             for source in SOURCES
@@ -136,7 +136,7 @@ EXPERIMENT = Experiment(
             "beyond_tolerance",
             "",
             "lower",
-            "Medians beyond tolerance",
+            "Measured medians that are too far from the truth",
             f"Of {len(SOURCES) * len(TRUTHS_US)} medians, those further from the truth than "
             f"{TOLERANCE:.0%} and {TOLERANCE_US:g} us",
         ),

@@ -35,7 +35,7 @@ EXIT_SHALLOW_US = Metric(
     "exit_shallow_us",
     "us",
     "lower",
-    "Shallow by mistake",
+    "Time in a shallow idle state by mistake",
     "From the begin of the silence until a deep state is entered, or until it ends: one beyond "
     "all that the driver asks to leave, or the deepest; "
     f"median over {SILENCES} silences of those that began in another state; 0 if none did",
@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
             "fooled_pct",
             "%",
             "none",
-            "Silences begun shallow",
+            "Silences that began in a shallow idle state",
             "Share of the silences that began in another state than a deep one",
         ),
         Metric(

@@ -55,7 +55,7 @@ EXPERIMENT: Experiment = replace(
             "sibling_wakes",
             "",
             "lower",
-            "Wakes of a sleeping sibling",
+            "Wakes of a sleeping sibling thread",
             "How often the other thread of the core left an idle state, per silence",
         ),
         promotion.EXIT_SHALLOW_US,
