@@ -110,12 +110,13 @@ class Judged:
 
 @dataclass(frozen=True)
 class File:
-    """A result file, the Markdown that links to it, and its comparisons."""
+    """A result file, the Markdown that links to it, its comparisons, and those of its controls."""
 
     path: Path
     link: str
     result: CompareResult
     judged: list[Judged]
+    controls: list[Judged]
 
 
 def old_direction(arm: Sequence[float], reference: Sequence[float]) -> int:
@@ -143,6 +144,16 @@ def judge(result: CompareResult) -> list[Judged]:
         for arm in metric.arms_as("treatment")
         for reference, comparison in ((result.baseline, arm.baseline), (limit, arm.limit))
         if reference and comparison and arm.samples and metric.metric.samples[reference]
+    ]
+
+
+def judge_controls(result: CompareResult) -> list[Judged]:
+    """Judge every control against the baseline, in every metric with samples."""
+    return [
+        Judged(metric.metric, arm.name, result.baseline, result.boots, arm.baseline)
+        for metric in analyse(result)
+        for arm in metric.arms_as("control")
+        if arm.baseline and arm.samples and metric.metric.samples[result.baseline]
     ]
 
 
@@ -216,9 +227,9 @@ same samples, and says which verdicts changed and why.
 [rejudged.py](../../scripts/rejudged.py), and nothing else uses it.
 
 A comparison is one treatment against the baseline, or against the limit, in one metric. The page
-covers each result in this folder and one older result, which is kept for this page. It leaves out
-controls, claims about several metrics together, and the comparisons of the same kernel with
-itself."""
+covers each result in this folder and one older result, which is kept for this page.
+[Controls](#controls) have a section of their own. The page leaves out claims about several metrics
+together, and the comparisons of the same kernel with itself."""
 
 OF_SIX_ROUNDS = """\
 For six rounds of one boot, the interval of the new rule reaches from the lowest round to the
@@ -269,6 +280,8 @@ def page(folder: Path) -> str:
         _changes([row for row in changed if not row[1].before]),
         "## Shown before, not shown now",
         _changes([row for row in changed if row[1].before]),
+        "## Controls",
+        *_controls(files),
         "## Each result",
         "How many comparisons a result has, and in how many of them each rule shows a difference. "
         "A result without treatments has none.",
@@ -283,7 +296,8 @@ def _read(folder: Path) -> list[File]:
     for path in paths:
         result, _ = load_result(path)
         target = f"{path.stem}.md" if path.parent == folder else f"{FOLDER}/{path.name}"
-        files.append(File(path, f"[{path.stem}]({target})", result, judge(result)))
+        link = f"[{path.stem}]({target})"
+        files.append(File(path, link, result, judge(result), judge_controls(result)))
     return files
 
 
@@ -391,6 +405,68 @@ def _effect(new: Comparison, metric: MetricResult) -> str:
     if new.effect is None:
         return str(new.verdict)
     return f"{words.effect(new, metric)} ({words.effect_interval(new, metric.unit)})"
+
+
+OF_CONTROLS = """\
+A control is booted as the baseline is, so nothing should tell it from that. The old rule judged it
+as any other arm, so few samples that scatter passed as "no difference shown". The new rule has
+wider intervals for controls: all of a result together raise a false alarm in at most 5 % of
+results. It needs more rounds for that, and with fewer it says that the control was not judged."""
+
+
+def _controls(files: Sequence[File]) -> list[str]:
+    """Return what both rules say of controls, result by result."""
+    headings = (
+        "result",
+        "comparisons",
+        "shown before",
+        "shown now",
+        "not judged now",
+        "medians furthest apart",
+        "new rule on these",
+    )
+    rows = []
+    for file in files:
+        if not file.controls:
+            continue
+        far = _furthest_apart(file.controls)
+        counts = (len(file.controls), *_shown(file.controls))
+        rows.append((file.link, *map(str, counts), *(_apart(far) if far else ("", ""))))
+    judged = [each for file in files for each in file.controls]
+    before, now, few = _shown(judged)
+    return [
+        OF_CONTROLS,
+        f"Of {len(judged)} comparisons of a control with its baseline, the old rule shows a "
+        f"difference in {before}, the new rule in {now}. In {few}, the new rule has too few "
+        "rounds.",
+        table(headings, rows),
+    ]
+
+
+def _shown(judged: Sequence[Judged]) -> tuple[int, int, int]:
+    """Return how often the old rule shows a difference, how often the new one, and cannot judge."""
+    return (
+        sum(each.before != 0 for each in judged),
+        sum(each.now != 0 for each in judged),
+        sum(each.new.effect is None for each in judged),
+    )
+
+
+def _furthest_apart(judged: Sequence[Judged]) -> Judged | None:
+    """Return where medians have the largest ratio; None where none has one."""
+    found = [x for x in judged if has_ratio(x.theirs, x.ours, x.metric.unit)]
+    return max(found, key=lambda x: abs(math.log(_ratio_of_medians(x))), default=None)
+
+
+def _ratio_of_medians(found: Judged) -> float:
+    return statistics.median(found.ours) / statistics.median(found.theirs)
+
+
+def _apart(far: Judged) -> tuple[str, str]:
+    medians = (
+        units.value(statistics.median(x), far.metric.unit) for x in (far.theirs, far.ours)
+    )
+    return f"{far.metric.title}: {' and '.join(medians)}", words.finding(far.new, far.metric)
 
 
 def _each_result(files: Sequence[File]) -> str:

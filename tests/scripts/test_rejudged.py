@@ -89,3 +89,28 @@ def test_the_old_rule_wants_five_samples_and_a_gap() -> None:
     assert direction([2, 2, 2, 2, 2], [1, 1, 1, 1, 1]) == 1
     assert direction([1, 1, 1, 1, 1], [1, 2, 2, 2, 2]) == 0
     assert direction([1, 1, 1, 1, 1], [2, 2, 2, 2, 2]) == -1
+
+
+def test_controls_are_judged_by_both_rules() -> None:
+    result = made_up(n=5, metrics=2)
+    pipe, messaging = result.metrics.values()
+    pipe.samples |= {"stock": [1.0, 1.1, 1.2, 1.3, 1.4], "control": [2.0, 2.1, 2.2, 2.3, 2.4]}
+    messaging.samples |= {"stock": [1.0] * 5, "control": [1.5, 1.0, 1.0, 1.0, 1.0]}
+    found = rejudged["judge_controls"](result)
+    assert [(x.arm, x.before, x.now) for x in found] == [("control", 1, 0), ("control", 0, 0)]
+    said = rejudged["_controls"]([rejudged["File"](ROOT, "[x](x.md)", result, [], found)])
+    assert said[1].endswith(
+        "Of 2 comparisons of a control with its baseline, the old rule shows a difference in 1, the "
+        "new rule in 0. In 2, the new rule has too few rounds."
+    )
+    assert "| [x](x.md) | 2 | 1 | 0 | 2 | sched pipe: 1.20 s and 2.20 s | too few rounds |" in said[2]
+
+
+def test_a_control_that_differs_is_shown_by_the_new_rule_too() -> None:
+    result = made_up(n=12, metrics=1)
+    (pipe,) = result.metrics.values()
+    pipe.samples["control"] = [2 * x for x in pipe.samples["stock"]]
+    (found,) = rejudged["judge_controls"](result)
+    assert (found.before, found.now) == (1, 1)
+    result.roles["control"] = "treatment"
+    assert rejudged["judge_controls"](result) == []
