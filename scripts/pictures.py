@@ -5,16 +5,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from lightsleep.compare.analysis import MetricAnalysis
+from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
+from lightsleep.compare.method import Estimate
 from lightsleep.compare.result import Better
 from lightsleep.report.plots import colours_of, log_axis, short
 from lightsleep.report.svg import INK, blank, style, to_svg
 
-MARKERS = "osD^vP"  # of treatments: colours alone tell nothing to some, and repeat
+MARKERS = "osD^vP"  # of arms: colours alone tell nothing to some, and repeat
 ARROWS: dict[Better, str] = {"lower": "←", "higher": "→", "none": ""}
+PITCH = 0.17
+"""Inches between two rows."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A dot with the line of its interval; bold where a difference is shown."""
+
+    name: str
+    colour: str
+    found: Estimate
+    bold: bool = False
 
 
 def effects(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
@@ -23,52 +37,96 @@ def effects(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
     A dot is the estimate, the line its 95 % confidence interval; it is bold where a difference is
     shown. Percentages, and metrics with a sample of 0, have no ratio. None where nothing has one.
     """
-    shown = [
-        (
-            metric,
-            [arm for arm in metric.arms_as("treatment") if arm.baseline and arm.baseline.ratio],
-        )
+    groups = [
+        (f"{short(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip(), rows)
         for metric in metrics
+        if (rows := _ratios(metric, metric.arms_as("treatment")))
     ]
-    shown = [(metric, arms) for metric, arms in shown if arms]
-    if not shown:
+    if not groups:
         return None
+    directed = any(title.endswith(("←", "→")) for title, _ in groups)
+    said = "; ← less is better, → more is better" if directed else ""
+    return _drawn(groups, f"ratio to {short(baseline)} (logarithmic axis){said}", origin=1)
+
+
+def levels(metrics: Sequence[MetricAnalysis]) -> str | None:
+    """Return an SVG of the medians of a result without treatments, metric by metric.
+
+    A dot is the median of one arm, the line its confidence interval. It is of metrics with the unit
+    of the first, and without samples of 0 or below. None where there is none, or a treatment.
+    """
+    if any(metric.arms_as("treatment") for metric in metrics):
+        return None
+    groups = []
+    for metric in metrics:
+        colours = colours_of({arm.name: arm.role for arm in metric.arms})
+        rows = [
+            Row(arm.name, colours[arm.name], Estimate(x.median, x.ci_low, x.ci_high))
+            for arm in metric.arms
+            if (x := arm.summary) and x.minimum > 0
+        ]
+        if rows and metric.metric.unit == metrics[0].metric.unit != "%":
+            groups.append((short(metric.metric.title, 52), rows))
+    unit = metrics[0].metric.unit if metrics else ""
+    return _drawn(groups, f"{unit} (logarithmic axis)".lstrip()) if groups else None
+
+
+def scatter(results: Sequence[Sequence[MetricAnalysis]], baseline: str) -> str | None:
+    """Return an SVG of the effects of many comparisons of the same with the same, by metric."""
+    groups = []
+    for metrics in zip(*results, strict=False):  # a page refuses those that are not alike
+        rows = [x for each in metrics for x in _ratios(each, each.arms_as("control"))]
+        if rows:
+            groups.append((short(metrics[0].metric.title, 52), rows))
+    label = f"ratio to {short(baseline)} (logarithmic axis)"
+    return _drawn(groups, label, origin=1, pitch=PITCH / 2) if groups else None
+
+
+def _ratios(metric: MetricAnalysis, arms: Sequence[ArmAnalysis]) -> list[Row]:
+    """Return the rows of those of a metric's arms that have a ratio to the baseline."""
+    colours = colours_of({arm.name: arm.role for arm in metric.arms})
+    return [
+        Row(arm.name, colours[arm.name], arm.baseline.ratio, arm.baseline.verdict.differs)
+        for arm in arms
+        if arm.baseline and arm.baseline.ratio
+    ]
+
+
+def _drawn(
+    groups: Sequence[tuple[str, Sequence[Row]]],
+    label: str,
+    origin: float | None = None,
+    pitch: float = PITCH,
+) -> str:
+    """Return an SVG of groups of rows, each with a title, over a logarithmic axis."""
     with style("effects"):
-        rows = sum(len(arms) for _, arms in shown)
-        figure, axes = blank(0.17 * rows + 0.1 * len(shown) + 1.2, width=8.0)
-        names = list(dict.fromkeys(arm.name for _, arms in shown for arm in arms))
+        count = sum(len(rows) for _, rows in groups)
+        figure, axes = blank(pitch * count + 0.1 * len(groups) + 1.2, width=8.0)
+        names = list(dict.fromkeys(row.name for _, rows in groups for row in rows))
         place, ticks = 0.0, []
-        for metric, arms in shown:
-            title = f"{short(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip()
-            ticks.append((place + (len(arms) - 1) / 2, title))
-            colours = colours_of({arm.name: arm.role for arm in metric.arms})
-            for arm in arms:
-                assert arm.baseline
-                assert arm.baseline.ratio
-                found, bold = arm.baseline.ratio, arm.baseline.verdict.differs
+        for title, rows in groups:
+            ticks.append((place + (len(rows) - 1) / 2, title))
+            for row in rows:
                 axes.plot(
-                    [found.low, found.high],
+                    [row.found.low, row.found.high],
                     [place, place],
-                    color=colours[arm.name],
-                    linewidth=2.4 if bold else 1.0,
+                    color=row.colour,
+                    linewidth=2.4 if row.bold else 1.0,
                 )
                 axes.plot(
-                    found.value,
+                    row.found.value,
                     place,
-                    MARKERS[names.index(arm.name) % len(MARKERS)],
-                    color=colours[arm.name],
-                    markersize=4.5 if bold else 3.5,
-                    label=arm.name,
+                    MARKERS[names.index(row.name) % len(MARKERS)],
+                    color=row.colour,
+                    markersize=4.5 if row.bold else 3.5,
+                    label=row.name,
                 )
                 place += 1
             place += 0.6
-        axes.axvline(1, color=INK, linewidth=1)
+        if origin is not None:
+            axes.axvline(origin, color=INK, linewidth=1)
         log_axis(axes)
-        directed = any(metric.metric.better != "none" for metric, _ in shown)
-        axes.set_xlabel(
-            f"ratio to {short(baseline)} (logarithmic axis)"
-            f"{'; ← less is better, → more is better' if directed else ''}"
-        )
+        axes.set_xlabel(label)
         axes.set_yticks([at for at, _ in ticks], [title for _, title in ticks])
         axes.set_ylim(place - 0.6, -1)
         axes.tick_params(axis="y", length=0, labelsize=9)

@@ -33,6 +33,11 @@ PICTURED = (
     "difference is shown. Percentages, and metrics with a sample of 0, are in the tables only"
 )
 
+LEVELS = (
+    "Each arm's median, with its confidence interval. Metrics of another unit than the first, and "
+    "those with a sample of 0, are in the tables only"
+)
+
 
 def page(
     result: CompareResult, file: str, *, declared_later: bool = False, picture: str = ""
@@ -52,8 +57,7 @@ def page(
         text(headline(replace(result, claims=[]) if declared_later else result, metrics)),
         *_control(metrics, result.baseline),
         f"{words.COULD_BE_MISSED}." if words.has_dagger(metrics, claims) else "",
-        f"![Effects, as ratios to {text(result.baseline)}]({picture})" if picture else "",
-        f"{PICTURED}." if picture else "",
+        *(_picture(result, picture) if picture else []),
         *_arms(result),
         "## Medians",
         _medians(metrics, result),
@@ -83,6 +87,13 @@ def _claims(claims: Sequence[ClaimAnalysis], declared_later: bool) -> list[str]:
     ]
     later = "The claims were declared after this run." if declared_later else ""
     return ["## Claims", later, table(("", "claim", "outcome"), rows)]
+
+
+def _picture(result: CompareResult, picture: str) -> list[str]:
+    """Return a picture, and how to read it."""
+    if "treatment" not in result.roles.values():
+        return [f"![Medians]({picture})", f"{LEVELS}."]
+    return [f"![Effects, as ratios to {text(result.baseline)}]({picture})", f"{PICTURED}."]
 
 
 def _arms(result: CompareResult) -> list[str]:

@@ -18,7 +18,7 @@ import click
 import rejudged
 import same
 from kept import load_result
-from pictures import alone, effects, terminal
+from pictures import alone, effects, levels, scatter, terminal
 from result_page import command, page
 from rich.console import Console
 from rich.text import Text
@@ -54,15 +54,32 @@ def page_of(path: Path) -> str:
 
 
 def effects_of(path: Path) -> str | None:
-    """Return an SVG of the effects that a result shows, None where it has no ratios."""
+    """Return an SVG of what a result shows: effects, or medians where there is no treatment.
+
+    None where it has no ratios.
+    """
     result, _ = load_result(path)
-    svg = effects(analyse(result), result.baseline)
+    metrics = analyse(result)
+    svg = effects(metrics, result.baseline) or levels(metrics)
     return svg and alone(svg, note_of(path))
+
+
+def same_page(folder: Path) -> str:
+    """Return the page of comparisons of the same with the same. Raises LightsleepError."""
+    return same.page(folder, picture=f"{folder.name}.svg" if scatter_of(folder) else "")
+
+
+def scatter_of(folder: Path) -> str | None:
+    """Return an SVG of all effects in a folder of comparisons, None where they have no ratios."""
+    results = same.read(folder)
+    svg = scatter([analyse(x) for x in results], results[0].baseline)
+    return svg and alone(svg, note_of(folder))
 
 
 def note_of(path: Path) -> str:
     """Return what tells of which samples a picture is: other versions of its library draw alike."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    files = same.files(path) if path.is_dir() else [path]
+    digest = hashlib.sha256(b"".join(x.read_bytes() for x in files)).hexdigest()
     return f"Written by make results from {path.name} ({digest[:16]}): do not edit."
 
 
@@ -154,7 +171,9 @@ def pages_of(folder: Path) -> dict[Path, str]:
         if svg := effects_of(path):
             pages[path.with_suffix(".svg")] = svg
     for path in folders_of(folder):
-        pages[path.with_suffix(".md")] = same.page(path)
+        pages[path.with_suffix(".md")] = same_page(path)
+        if svg := scatter_of(path):
+            pages[path.with_suffix(".svg")] = svg
     if (folder / rejudged.FOLDER).is_dir():
         pages[folder / rejudged.PAGE] = rejudged.page(folder)
     pages[folder / INDEX] = index_of(folder)

@@ -28,6 +28,11 @@ EXPECTED = 0.05
 
 NAME = "same-{:02}.json"
 
+PICTURED = (
+    "Each comparison's ratio to the baseline, with the interval by which the control is judged; "
+    "bold where a difference is shown"
+)
+
 
 def report(results: list[CompareResult]) -> str:
     """Return what so many comparisons of the same showed."""
@@ -80,8 +85,8 @@ def read(folder: Path) -> list[CompareResult]:
     return [load(path, FORMAT) for path in files(folder)]
 
 
-def page(folder: Path) -> str:
-    """Return the page of a folder of such results.
+def page(folder: Path, picture: str = "") -> str:
+    """Return the page of a folder of such results; ``picture`` is the name of one of the effects.
 
     Raises LightsleepError where one is damaged, or measured in another way than the first.
     """
@@ -111,6 +116,8 @@ def page(folder: Path) -> str:
         f"{len(results)} comparisons, each of {first.protocol['runs']} rounds in {first.boots} "
         "boots of each guest:",
         "\n".join(f"- {text(line)}" for line in report(results).splitlines()),
+        f"![Effects, as ratios to {text(first.baseline)}]({picture})" if picture else "",
+        f"{PICTURED}." if picture else "",
         "## Comparisons",
         table(headings, rows),
         "## How it was measured",
@@ -118,7 +125,7 @@ def page(folder: Path) -> str:
         "Of the first one:",
         origin(first, f"{folder.name}/{NAME.format(1)}"),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _measured(result: CompareResult) -> str:

@@ -39,7 +39,7 @@ def test_the_page_of_a_result_is_up_to_date(path: Path) -> None:
     assert written.read_text() == script.page_of(path), "run make results"
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RESULTS, *FOLDERS], ids=lambda path: path.stem)
 def test_the_picture_of_a_result_is_of_its_samples(path: Path) -> None:
     picture = path.with_suffix(".svg")
     assert picture.exists() == (f"]({picture.name})" in path.with_suffix(".md").read_text())
@@ -94,7 +94,7 @@ def test_the_index_is_up_to_date_and_names_each_page() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_page_of_comparisons_of_the_same_is_up_to_date(folder: Path) -> None:
-    assert folder.with_suffix(".md").read_text() == same.page(folder), "run make results"
+    assert folder.with_suffix(".md").read_text() == script.same_page(folder), "run make results"
 
 
 def test_the_page_of_both_rules_is_up_to_date() -> None:
