@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The pages of documentation cite figures of results only where the result's own page gives them.
 
-``make results`` writes docs/results/NAME.md from NAME.json. The rules for README.md and for every
-other page in docs/:
+``make results`` writes docs/results/NAME.md from NAME.json. The rules for README.md, for the pages
+beside it, and for every other page in docs/:
 
 1. A figure is cited inside of the text of a link to its page: [4.6 times faster](results/x.md).
-   Every number in such a text occurs in the linked page, with the same unit if it has one.
+   Every number in such a text occurs in the linked page, with the same unit if it has one. All
+   numbers of one text occur in one row, item or paragraph of that page.
 2. A paragraph, a table's row or an item of a list that links into docs/results has no measured
    figure outside of such texts. Nor has a paragraph right before or after such a paragraph, or
    before or after a table or list that has such a row or item. Measured is a number with decimals
@@ -17,6 +18,8 @@ other page in docs/:
    could have missed", in the same paragraph, row or item.
 5. A figure of the servers of the experiment programs is cited with the words "in the same guest":
    it says nothing about clients on other machines.
+6. No cell of a table, and no item of a list, is a value with decimals and nothing else outside of
+   such a text: 0.24 s, or 0.24 s (0.22 to 0.26 s). Pages that a program writes have such tables.
 
 Numbers in code, inline or in a block, are free: versions, options, and examples of output. A link
 to a JSON file of a result counts as one to its page. What words alone say, no test can check:
@@ -40,7 +43,7 @@ from lightsleep.compare import words
 RESULTS = "docs/results"
 PAGES = [
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
+    for path in (*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")))
     if path.parent != ROOT / RESULTS
 ]
 
@@ -80,6 +83,7 @@ COMPARED = {"times", "%", "points"}
 PIECES = re.compile(r"\||; |\. ")
 """What stands between the cells and sentences of a result's page."""
 MISSED = "smaller than what the control could have missed"
+GENERATED = "<!-- Written by "
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,24 @@ def gives(piece: str, cited: Iterable[Figure]) -> bool:
     return all((x.number, x.unit) in given if x.unit else x.number in numbers for x in cited)
 
 
+def is_value(cell: str) -> bool:
+    """Return whether a cell is nothing but a value with decimals and a unit, and its interval."""
+    cell = cell.strip()
+    first = next(figures(cell), None)
+    return bool(
+        first
+        and first.unit
+        and re.search("[.,]", first.number)
+        and re.fullmatch(rf"{re.escape(first.text)}(?: \([^)]*\))?", cell)
+    )
+
+
+def apart(text: str, result: str) -> bool:
+    """Return whether what a text cites is nowhere together in the result's page."""
+    cited = list(figures(text))
+    return bool(cited) and not any(gives(line, cited) for line in result.splitlines())
+
+
 def check(page: str, markdown: str, results: Mapping[str, str]) -> list[str]:
     """Return what is wrong with a page; ``results`` are the pages of results, by path."""
     wrong = []
@@ -197,11 +219,22 @@ def check(page: str, markdown: str, results: Mapping[str, str]) -> list[str]:
         for path, text in block.cited:
             given = {(x.number, x.unit) for x in figures(results[path])}
             numbers = {number for number, _ in given}
-            wrong += [
+            missing = [
                 f"{page}:{block.line}: {x.text!r} is not in {path}: cite what that page gives"
                 for x in figures(text)
                 if ((x.number, x.unit) not in given if x.unit else x.number not in numbers)
             ]
+            if not missing and apart(text, results[path]):
+                missing = [
+                    f"{page}:{block.line}: {text!r} is in {path}, but not in one row or paragraph: "
+                    "cite each in a link of its own"
+                ]
+            wrong += missing
+        wrong += [
+            f"{page}:{block.line}: {cell.strip()!r} must be in the text of a link to its result"
+            for cell in block.said.split("|")
+            if GENERATED not in markdown and is_value(cell)
+        ]
         wrong += [
             f"{page}:{block.line}: {text!r} has a {words.DAGGER} in {path}: say that it is {MISSED}"
             for path, text in block.cited
@@ -268,6 +301,9 @@ MADE_UP = {
         "![An example](results/a.svg)",
         "[1.05 times slower](results/c.md), smaller than what the control\ncould have missed",
         "It took [0.45 s](results/c.md), or [1.06 s](results/c.md), and once [1.06](results/c.md).",
+        "| a | [0.402 s (0.39 to 0.41 s)](results/a.md) |\n| --- | --- |\n| b | `0.24 s` |",
+        "| a | 30 s | 1.5 | 0.24 s at most |\n| --- | --- | --- | --- |",
+        "<!-- Written by x -->\n\n| a | 0.24 s |\n| --- | --- |",
     ],
 )
 def test_what_is_cited_well_passes(text: str) -> None:
@@ -306,6 +342,10 @@ def test_what_is_cited_well_passes(text: str) -> None:
         ("# Three times as fast", "Three times"),
         ("It is twice as fast.", "twice"),
         ("[1.05 times slower](results/c.md)", "1.05 times slower"),
+        ("| a | 0.24 s |\n| --- | --- |", "0.24 s"),
+        ("| a |\n| --- |\n| 0.24 s (0.2 to 0.3 s) |", "0.24 s (0.2 to 0.3 s)"),
+        ("- 1,240 us\n", "1,240 us"),
+        ("[3.60 times in 12 rounds](results/a.md)", "3.60 times in 12 rounds"),
         ("[1.06 (95 % CI 1.02 to\n1.10)](results/c.md)", "1.06 (95 % CI 1.02 to 1.10)"),
     ],
 )
