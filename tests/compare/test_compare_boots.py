@@ -93,10 +93,12 @@ def noise(shape: tuple[int, int], share: float, runs: int = RUNS, heavy: bool = 
     return found
 
 
-def shown(effects: Floats, boots: int) -> float:
+def shown(effects: Floats, boots: int, confidence: float = 0.95) -> float:
     """Return in which share of runs a difference is shown."""
     none = [0.0] * effects.shape[1]
-    verdicts = [compare(none, x.tolist(), "none", "%", boots=boots).verdict for x in effects]
+    verdicts = [
+        compare(none, x.tolist(), "none", "%", confidence, boots).verdict for x in effects
+    ]
     return sum(verdict.differs for verdict in verdicts) / len(verdicts)
 
 
@@ -129,6 +131,17 @@ def test_the_power_to_show_20_percent() -> None:
     assert shown(noise(DEFAULT, 0.0) + math.log(1.2), DEFAULT[0]) >= 0.9
     assert 0.55 <= shown(noise(LEAST, 0.0) + math.log(1.2), LEAST[0]) <= 0.75
     assert shown(noise(LEAST, 0.0) + math.log(1.5), LEAST[0]) >= 0.99
+
+
+@pytest.mark.parametrize(("metrics", "share", "factor"), [(2, 0.0, 1.2), (6, 0.0, 1.25)])
+def test_the_power_of_a_control_in_the_boots_of_a_comparison(
+    metrics: int, share: float, factor: float
+) -> None:
+    """All metrics together raise a false alarm in 5 %, so each needs a wider interval."""
+    confidence = 1 - 0.05 / metrics
+    effects = noise(DEFAULT, share)
+    assert shown(effects, DEFAULT[0], confidence) <= 0.05 / metrics + 0.01
+    assert shown(effects + math.log(factor), DEFAULT[0], confidence) >= 0.9
 
 
 @pytest.mark.parametrize("shape", [DEFAULT, LEAST])

@@ -27,7 +27,8 @@ def test_few_colours_are_enough_to_keep_those_of_arms() -> None:
     shades = np.random.default_rng(1).integers(0, 256, (600, 800, 1))
     pixels = np.repeat(shades, 3, axis=2)
     pixels[:, 400:, 1] = 255 - pixels[:, 400:, 1] // 8
-    swatches = {colour: 20 * n for n, colour in enumerate(sum(COLOURS.values(), ()))}
+    of_arms = [colour for colours in COLOURS.values() for colour in colours]
+    swatches = {colour: 20 * n for n, colour in enumerate(of_arms)}
     for colour, at in swatches.items():
         pixels[at : at + SWATCH, :SWATCH] = rgb(colour)
     found = screens.quantized(Image.fromarray(pixels.astype(np.uint8)))
