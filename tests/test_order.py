@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,7 +20,16 @@ from paths import ROOT
 from simulated import Floats, batches, bursts, correlated
 
 from lightsleep.measure import plan
-from lightsleep.order import difference, independent, interval, percentile, quantile, ranks
+from lightsleep.order import (
+    binned_interval,
+    binned_quantile,
+    difference,
+    independent,
+    interval,
+    percentile,
+    quantile,
+    ranks,
+)
 
 LATENCIES = st.lists(st.integers(-(10**9), 10**12), min_size=1, max_size=300)
 RUNS = 1000
@@ -39,15 +49,28 @@ def test_quantiles_as_numpy_has_them(latencies: list[int], share: float) -> None
     assert quantile(sorted(latencies), share) == pytest.approx(expected, rel=1e-9, abs=1e-3)
 
 
-def test_no_other_module_computes_percentiles_of_samples() -> None:
-    own = re.compile(
-        r"statistics\.quantiles|np\.(quantile|percentile)|def _?(quantile|percentile)\(ascending"
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=300), st.sampled_from([25, 50, 75]))
+def test_a_histogram_has_the_percentiles_of_its_samples(samples: list[int], percent: int) -> None:
+    ascending, counts = sorted(samples), Counter(samples)
+    assert binned_quantile(counts, percent / 100) == percentile(ascending, percent)
+    low, high = ranks(len(samples), percent)
+    assert binned_interval(counts, percent) == (
+        None if low is None else ascending[low - 1],
+        None if high is None else ascending[high - 1],
     )
+
+
+def test_no_other_module_computes_percentiles_of_samples() -> None:
+    word = "(?:quantile|percentile)"
+    own = re.compile(rf"statistics\.quantiles|np\.{word}|def \w*{word}\w*")
+    # The one is of a distribution, the other prints what was computed.
+    others = {"def t_quantile", "def _print_percentiles"}
     files = (ROOT / "lightsleep").rglob("*.py")
-    assert [x.name for x in files if own.search(x.read_text())] == ["order.py"]
+    found = [x.name for x in files if set(own.findall(x.read_text())) - others]
+    assert found == ["order.py"]
 
 
-@pytest.mark.parametrize("n", [*range(1, 200), 1000, 4999, 10_000])
+@pytest.mark.parametrize("n", [*range(1, 200), 1000, 4999, 10_000, 1_000_003])
 @pytest.mark.parametrize("percent", [50, 90, 99])
 def test_ranks_are_the_closest_with_95_percent(n: int, percent: int) -> None:
     low, high = ranks(n, percent)

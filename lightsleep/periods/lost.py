@@ -14,7 +14,8 @@ of several states is that of one of them, so a group is judged by state, and the
 
 The reference may be a small selection. Without a state that polls, a CPU is found awake only on its
 way to an idle state, which takes microseconds, and what it then takes depends on how far it had
-come. So a difference counts only where the 95 % intervals of both medians are apart.
+come. So a difference counts only where the 95 % interval of the difference of both medians is above
+0. A histogram does not keep the order of wakeups, so they count as independent ones.
 
 Percentiles come from histograms whose buckets are 2.2 % wide. The first 16,384 names of woken tasks
 have a group each, and as many of wakers. So memory stays constant however long the recording is.
@@ -33,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightsleep.document import headed
+from lightsleep.order import binned_interval, binned_quantile, difference
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.periods.timeline import Timeline
 
@@ -93,14 +95,13 @@ class Wakes:
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.histogram.update(other.histogram)
 
-    def percentile_ns(self, share: float) -> float:
+    def within_ns(self, share: float) -> float:
         """Return the time within which ``share`` of the wakeups were done; 0 where none was."""
-        wanted, seen = share * self.count, 0
-        for index, number in sorted(self.histogram.items()):
-            seen += number
-            if seen >= wanted:
-                return min(middle_ns(index), float(self.longest_ns))
-        return 0.0
+        return self._time_ns(binned_quantile(self.histogram, share)) if self.count else 0.0
+
+    def _time_ns(self, index: int) -> float:
+        """Return the time that stands for a bucket: no longer than the longest one."""
+        return min(middle_ns(index), float(self.longest_ns))
 
     def above_ns(self, least_ns: float, most_ns: float) -> float:
         """Return what the wakeups took above ``least_ns``, none counted longer than ``most_ns``."""
@@ -111,27 +112,27 @@ class Wakes:
         return min(above, float(self.total_ns))  # the middle of a bucket may be above its times
 
     def median_interval_ns(self) -> tuple[float, float]:
-        """Return the 95 % interval of the median, of FEWEST wakeups at least.
-
-        This is that of the sign test, by the normal approximation: from the sample at the share
-        1/2 - 0.98 / sqrt(n) to that at 1/2 + 0.98 / sqrt(n). See lightsleep/order.py.
-        """
-        half = 0.98 / math.sqrt(self.count)
-        return self.percentile_ns(max(0.0, 0.5 - half)), self.percentile_ns(min(1.0, 0.5 + half))
+        """Return the 95 % interval of the median, of FEWEST wakeups at least."""
+        low, high = binned_interval(self.histogram, 50)
+        assert low is not None
+        assert high is not None
+        return self._time_ns(low), self._time_ns(high)
 
     def is_slower_than(self, other: Wakes) -> bool:
-        """Return whether the median is shown to be higher, by the intervals of both."""
+        """Return whether the median is shown to be higher, by the interval of the difference."""
         if min(self.count, other.count) < FEWEST:
             return False
-        return self.median_interval_ns()[0] > other.median_interval_ns()[1]
+        medians = self.within_ns(0.5), other.within_ns(0.5)
+        of_self, of_other = self.median_interval_ns(), other.median_interval_ns()
+        return difference(medians[0], of_self, medians[1], of_other)[0] > 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures of these wakeups."""
         return {
             "wakes": self.count,
             "total_ns": self.total_ns,
-            "p50_ns": self.percentile_ns(0.5),
-            "p99_ns": self.percentile_ns(0.99),
+            "p50_ns": self.within_ns(0.5),
+            "p99_ns": self.within_ns(0.99),
             "longest_ns": self.longest_ns,
         }
 
@@ -207,7 +208,7 @@ class TimeLost:
     def reference_ns(self) -> float | None:
         """The median of the reference; None where it has too few wakeups."""
         enough = self.reference.count >= ENOUGH
-        return self.reference.percentile_ns(0.5) if enough else None
+        return self.reference.within_ns(0.5) if enough else None
 
     def above_reference_ns(self, wakes: Wakes) -> float | None:
         """Return what wakeups typically took above the reference; None where that is not shown."""
@@ -218,7 +219,7 @@ class TimeLost:
     def _above_ns(self, wakes: Wakes) -> float | None:
         if self.reference_ns is None or not wakes.is_slower_than(self.reference):
             return None
-        return wakes.above_ns(self.reference_ns, wakes.percentile_ns(0.5))
+        return wakes.above_ns(self.reference_ns, wakes.within_ns(0.5))
 
     def add_up(self) -> None:
         """Have the groups, and all wakeups, follow from their parts."""

@@ -58,8 +58,8 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
         f"{wakes.count:,}",
         seconds(wakes.total_ns),
         value(100 * lost.share(wakes), "%"),
-        us(wakes.percentile_ns(0.5)) if wakes.count else "-",
-        us(wakes.percentile_ns(0.99)) if wakes.count else "-",
+        us(wakes.within_ns(0.5)) if wakes.count else "-",
+        us(wakes.within_ns(0.99)) if wakes.count else "-",
         "" if above_ns is None or wakes is lost.reference else seconds(above_ns),
     )
 
@@ -73,9 +73,9 @@ def headline(lost: TimeLost) -> list[str]:
         f"{'its' if lost.all.count == 1 else 'their'} CPU in an idle state. From waking to "
         f"running, that took {seconds(lost.all.total_ns)} in all, "
         f"{value(100 * lost.share(lost.all), '%')} of wall time.",
-        f"Half of them took {us(lost.all.percentile_ns(0.5))} us or less, "
+        f"Half of them took {us(lost.all.within_ns(0.5))} us or less, "
         + (
-            f"one in a hundred {us(lost.all.percentile_ns(0.99))} us or more."
+            f"one in a hundred {us(lost.all.within_ns(0.99))} us or more."
             if lost.all.count >= HUNDRED
             else f"the longest {us(lost.all.longest_ns)} us{_or_more(lost.metadata)}."
         ),

@@ -84,7 +84,7 @@ class Account:
 
     def wait_ns(self, share: float) -> float:
         """Return within which time ``share`` of the woken tasks ran; 0 where they did not wait."""
-        time_ns = self.waits.percentile_ns(share)
+        time_ns = self.waits.within_ns(share)
         return time_ns if time_ns >= 2 else 0.0  # first buckets hold those who did not wait
 
     def to_json(self) -> dict[str, Any]:

@@ -32,11 +32,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, compress
-from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
+from lightsleep.order import quantile
 from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Content, Costs, Ranks, Tables
@@ -69,7 +69,7 @@ def ranked(halted: Wakes, reference: Wakes) -> Ranks:
     counts = sorted(halted.histogram.items())
     ends = accumulate(count for _, count in counts)
     for (index, count), end in zip(counts, ends, strict=True):
-        usual = round(reference.percentile_ns((end - count / 2) / halted.count))
+        usual = round(reference.within_ns((end - count / 2) / halted.count))
         if not usual_ns:
             usual_ns.append(usual)
         elif usual != usual_ns[-1]:
@@ -207,19 +207,19 @@ class Evidence:
         """
         if self._reference.count < ENOUGH:
             return None
-        usual_ns = self._reference.percentile_ns(0.5)
-        tells = usual_ns < halted.percentile_ns(0.5) or self._is_near(halted)
+        usual_ns = self._reference.within_ns(0.5)
+        tells = usual_ns < halted.within_ns(0.5) or self._is_near(halted)
         return usual_ns if tells else None
 
     def _is_near(self, halted: Wakes) -> bool:
         """Return whether the reference is exact, and hardly slower than wakeups from a state."""
-        halted_ns = halted.percentile_ns(0.5)
-        slower_ns = self._reference.percentile_ns(0.5) - halted_ns
+        halted_ns = halted.within_ns(0.5)
+        slower_ns = self._reference.within_ns(0.5) - halted_ns
         return self._is_exact(halted) and slower_ns <= EXACT * halted_ns
 
     def _is_exact(self, halted: Wakes) -> bool:
         low_ns, high_ns = self._reference.median_interval_ns()
-        return high_ns - low_ns <= EXACT * halted.percentile_ns(0.5)
+        return high_ns - low_ns <= EXACT * halted.within_ns(0.5)
 
     def _doubt(self, halted: Wakes) -> list[str]:
         """Return a warning where the reference tells less than it seems to."""
@@ -299,10 +299,10 @@ class Evidence:
         if usual_ns is not None:
             doubt = self._doubt(halted)
         elif driver_ns := self._metadata.driver_cost_ns:
-            left_ns = halted.percentile_ns(0.5) - median(driver_ns.values())
+            left_ns = halted.within_ns(0.5) - quantile(sorted(driver_ns.values()), 0.5)
             supposed_ns = left_ns if left_ns > 0 else None  # else it is not the module's
         awake_ns = usual_ns or supposed_ns or 0.0
-        states = {key: max(0.0, by_state[key].percentile_ns(0.5) - awake_ns) for key in often}
+        states = {key: max(0.0, by_state[key].within_ns(0.5) - awake_ns) for key in often}
         counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
         counts |= {key: wakes.count for key, wakes in by_state.items()}
         halts = dict(often)
@@ -323,11 +323,11 @@ class Evidence:
         ``told`` has the wakeups from states whose medians say what they cost. A reference that is
         exact, and hardly slower than they are, shows that it is nothing.
         """
-        usual_ns = self._reference.percentile_ns(0.5)
+        usual_ns = self._reference.within_ns(0.5)
         free = sorted(
             key
             for key, wakes in told.items()
-            if wakes.percentile_ns(0.5) <= usual_ns and not self._is_near(wakes)
+            if wakes.within_ns(0.5) <= usual_ns and not self._is_near(wakes)
         )
         said = []
         for table in sorted({table for table, _ in free}):
@@ -362,7 +362,7 @@ class Evidence:
     def _turn_ns(self) -> int:
         """Return what a turn through the idle loop takes; 0 where too few are known."""
         turns = self._after_polls if self._after_polls.count >= ENOUGH else self._turns
-        return round(turns.percentile_ns(0.5)) if turns.count >= ENOUGH else 0
+        return round(turns.within_ns(0.5)) if turns.count >= ENOUGH else 0
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def test_time_lost_is_the_sum_of_the_waits() -> None:
         assert sum(x.total_ns for x in groups.values()) == sum(waits)
     for share in (0.5, 0.99):
         exact = waits[int(share * len(waits))]
-        assert lost.all.percentile_ns(share) == pytest.approx(exact, rel=0.05)
+        assert lost.all.within_ns(share) == pytest.approx(exact, rel=0.05)
     (name,) = lost.states
     assert lost.states[name].total_ns == sum(x["length_ns"] for x in rows)
     assert lost.reference.count == sum(x["state"] == -1 and x["waker_pid"] != 0 for x in rows)
@@ -203,6 +203,15 @@ def test_a_reference_that_is_too_close_tells_nothing() -> None:
     assert lost.above_reference_ns(lost.all) == pytest.approx(2000 * 4500, rel=0.05)
     assert "the idle states took 8.93 ms" in headline(lost)[-1]
     assert not wakes().is_slower_than(lost.reference)
+
+
+def test_medians_are_compared_by_the_interval_of_their_difference() -> None:
+    """That is narrower than the intervals of both, one end to the other."""
+    usual, slower, close = (wakes(*range(first, first + 40)) for first in (10, 21, 18))
+    assert slower.median_interval_ns()[0] < usual.median_interval_ns()[1]
+    assert slower.is_slower_than(usual)
+    assert not close.is_slower_than(usual)
+    assert not usual.is_slower_than(slower)
 
 
 def test_no_part_of_a_total_is_above_it() -> None:
@@ -310,7 +319,7 @@ def test_percentiles_are_near(waits: list[int], share: float) -> None:
     wakes = Wakes()
     wakes.add(np.array(waits, np.int64))
     exact = sorted(waits)[max(0, int(np.ceil(share * len(waits))) - 1)]
-    found = wakes.percentile_ns(share)
+    found = wakes.within_ns(share)
     assert found <= max(1, max(waits))
     assert found == pytest.approx(exact, rel=2 ** (1 / BUCKETS_PER_OCTAVE) - 1, abs=1.1)
 
