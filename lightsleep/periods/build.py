@@ -17,7 +17,7 @@ What ended a period is the first evidence seen since it began:
 
 Interrupts may be handled before the CPU leaves its state (HLT) or after (most cpuidle drivers), so
 evidence on the CPU itself also counts while it has left. Evidence from other CPUs does not: the CPU
-was awake already. A period without evidence ended by ``unknown``, as a poll does at its limit.
+was awake already, and ran a handler or a softirq, for one. A period without evidence ended by ``unknown``, as a poll does at its limit.
 
 The task that is switched in is the wakee. Its sched_waking event says who woke it. The time from
 there to the switch is the wakeup's, if the waking came after the CPU had become idle; a task that
@@ -27,7 +27,8 @@ task: then the move is the next event of the waker's CPU, within WAKEUP_NS, as b
 interrupts off.
 
 A wakeup that finds the CPU awake, in no state, ends no period. It becomes a row of its own, with
-state -1 and no length, to compare others with.
+state -1 and no length, to compare others with. So does one by another CPU once the CPU has left its
+state: its period is a row without a wakee.
 """
 
 from __future__ import annotations
@@ -73,11 +74,12 @@ Row = tuple[
 
 @dataclass(slots=True)
 class Waking:
-    """A task was woken: when, and by whom."""
+    """A task was woken: when, by whom, and on which CPU that happened."""
 
     at_ns: int
     comm: str
     pid: int
+    cpu: int
 
 
 NO_PREDICTION = (None, None)
@@ -195,7 +197,7 @@ class Builder:
         self._cpus[number].woke = wakee
         if len(self._wakings) >= MAX_WAKINGS:
             self._wakings.clear()
-        self._wakings[wakee] = Waking(now_ns, comm, pid)
+        self._wakings[wakee] = Waking(now_ns, comm, pid, number)
 
     def migrated(self, number: int, now_ns: int, task: int) -> None:
         """A CPU moves a task to another one."""
@@ -213,14 +215,15 @@ class Builder:
         cpu = self._cpus[number]
         waking = self._wakings.pop(pid, None)
         if cpu.phase == "left":
-            self._emit(number, cpu, (comm, pid), waking, now_ns)
+            if waking and waking.cpu != number and waking.at_ns > cpu.left_ns:
+                self._emit(number, cpu)
+                self._emit_awake(number, cpu, (comm, pid), waking, now_ns)
+            else:
+                self._emit(number, cpu, (comm, pid), waking, now_ns)
         elif cpu.phase == "idle":  # its end is lost
             self._metadata.incomplete += 1
         elif cpu.phase == "awake" and waking and waking.at_ns >= cpu.entered_ns:
-            cpu.state, cpu.cause, cpu.miss = AWAKE, "", None
-            cpu.sleep_length_ns, cpu.next_event_ns = NO_PREDICTION
-            cpu.entered_ns = cpu.left_ns = waking.at_ns
-            self._emit(number, cpu, (comm, pid), waking, now_ns)
+            self._emit_awake(number, cpu, (comm, pid), waking, now_ns)
         cpu.phase = "busy"
 
     def switch_to_idle(self, number: int, now_ns: int) -> None:
@@ -265,6 +268,15 @@ class Builder:
             elif cpu.phase == "idle":
                 self._metadata.incomplete += 1
             cpu.phase = "busy"
+
+    def _emit_awake(
+        self, number: int, cpu: Cpu, wakee: tuple[str, int], waking: Waking, now_ns: int
+    ) -> None:
+        """Add the row of a wakeup that found its CPU in no state."""
+        cpu.state, cpu.cause, cpu.miss = AWAKE, "", None
+        cpu.sleep_length_ns, cpu.next_event_ns = NO_PREDICTION
+        cpu.entered_ns = cpu.left_ns = waking.at_ns
+        self._emit(number, cpu, wakee, waking, now_ns)
 
     def _emit(
         self,

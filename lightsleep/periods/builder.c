@@ -134,6 +134,19 @@ static void emit(struct builder *b, int number, const struct cpu *cpu, const cha
 		snprintf(b->error, sizeof(b->error), "the reader has gone");
 }
 
+/* A wakeup found its CPU in no state. */
+static void emit_awake(struct builder *b, int number, struct cpu *cpu, const char *comm,
+		       int32_t pid, const struct waking *waking, int64_t now_ns)
+{
+	cpu->state = AWAKE;
+	cpu->cause = UNKNOWN;
+	cpu->miss = NO_MISS;
+	cpu->of_state = (struct prediction) { };
+	cpu->entered_ns = waking->at_ns;
+	cpu->left_ns = waking->at_ns;
+	emit(b, number, cpu, comm, pid, waking, now_ns);
+}
+
 /* A CPU enters a state, or leaves one. */
 void builder_cpu_idle(struct builder *b, int number, int64_t now_ns, uint32_t state)
 {
@@ -285,6 +298,7 @@ void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee
 	waking->at_ns = now_ns;
 	waking->losses = b->losses;
 	waking->pid = pid;
+	waking->cpu = number;
 	memcpy(waking->comm, comm, COMM);
 }
 
@@ -316,18 +330,16 @@ void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, con
 	/* Since events were lost, the task may have run, and been woken again. */
 	struct waking *waking = found->used && found->losses == b->losses ? found : NULL;
 
-	if (cpu->phase == LEFT) {
+	if (cpu->phase == LEFT && waking && waking->cpu != number &&
+	    waking->at_ns > cpu->left_ns) {	/* the CPU was awake already */
+		emit(b, number, cpu, NULL, 0, NULL, 0);
+		emit_awake(b, number, cpu, comm, pid, waking, now_ns);
+	} else if (cpu->phase == LEFT) {
 		emit(b, number, cpu, comm, pid, waking, now_ns);
 	} else if (cpu->phase == IDLE) {	/* its end is lost */
 		b->incomplete++;
 	} else if (cpu->phase == RUNS_IDLE_TASK && waking && waking->at_ns >= cpu->entered_ns) {
-		cpu->state = AWAKE;
-		cpu->cause = UNKNOWN;
-		cpu->miss = NO_MISS;
-		cpu->of_state = (struct prediction) { };
-		cpu->entered_ns = waking->at_ns;
-		cpu->left_ns = waking->at_ns;
-		emit(b, number, cpu, comm, pid, waking, now_ns);
+		emit_awake(b, number, cpu, comm, pid, waking, now_ns);
 	}
 	cpu->phase = BUSY;
 	if (found->used)

@@ -79,6 +79,7 @@ struct waking {
 	int64_t at_ns;
 	int32_t wakee;
 	int32_t pid;
+	int32_t cpu;	/* on which it was woken */
 	char comm[COMM];
 	uint32_t losses;	/* how often events had been lost by then */
 	bool used;

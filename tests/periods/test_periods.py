@@ -116,6 +116,34 @@ def test_a_cpu_that_is_found_awake(trace: Any) -> None:
     assert (row["state"], row["length_ns"], row["waking_to_running_ns"]) == (-1, 0, 4000)
 
 
+HANDLER = event(100, 1, "irq_handler_entry: irq=28 name=virtio0-input.0")
+
+
+def test_a_wakeup_of_a_cpu_that_has_left_its_state_found_it_awake(trace: Any) -> None:
+    """As where it runs a softirq: no poll would have avoided that."""
+    woken = waking(160, 0, 42), switched(192, 1, "x", 42)
+    first, second = trace(idle(0, 1, 2), HANDLER, left(150, 1), *woken)
+    told = ("state", "length_ns", "ended_by", "wakee_comm", "waking_to_running_ns")
+    assert [first[x] for x in told] == [2, 150_000, "device", None, None]
+    assert [second[x] for x in told] == [-1, 0, "unknown", "x", 32_000]
+    assert second["entered_ns"] == 10_000_160_000
+
+
+@pytest.mark.parametrize(
+    "woken",
+    [
+        [left(150, 1), waking(160, 1, 42, "<idle>-0")],
+        [waking(149, 0, 42), left(150, 1)],
+        [left(150, 1), waking(150, 0, 42)],
+    ],
+)
+def test_a_wakeup_by_the_cpu_itself_or_before_it_left_is_one_out_of_the_state(
+    trace: Any, woken: list[str]
+) -> None:
+    (row,) = trace(idle(0, 1, 2), HANDLER, *woken, switched(192, 1, "x", 42))
+    assert (row["state"], row["wakee_comm"]) == (2, "x")
+
+
 def test_what_the_governor_knew_and_how_it_chose(trace: Any) -> None:
     rows = trace(
         event(0, 1, "sleep_length: (ffffffff81 <- ffffffff82) ret=1234567"),
