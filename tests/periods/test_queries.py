@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 from paths import ROOT
 from recordings import PIPE
+from replays import period
 
-from lightsleep.periods.source import open_recording
-from lightsleep.periods.table import write_parquet
+from lightsleep.periods.model import Metadata
+from lightsleep.periods.source import as_batch, open_recording
+from lightsleep.periods.table import Recording, write_parquet
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -44,6 +46,21 @@ def test_the_queries_of_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     rows = sum(len(batch) for batch in table.batches)
     ((count,),) = duckdb.sql("SELECT count(*) FROM 'recordings/**/*.parquet'").fetchall()
     assert count == 2 * rows
+
+
+def test_halts_in_state_0_are_in_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on arm64, where no state polls."""
+    duckdb = pytest.importorskip("duckdb")
+    (tmp_path / "recordings").mkdir()
+    rows = [period(1000 * n, 100, state=0) for n in range(5)]
+    metadata = Metadata("host", "made up", first_ns=0, last_ns=10**6)
+    recording = Recording(metadata, iter([as_batch("host", rows)]))
+    list(write_parquet(recording, tmp_path / "recordings" / "a.parquet"))
+    monkeypatch.chdir(tmp_path)
+    for query in re.findall(r"^    (SELECT .*?)\n\n", PAGE.read_text(), re.M | re.S):
+        assert duckdb.sql(query).fetchall(), query
 
 
 def test_a_folder_is_replayed_as_its_files_are(folder: Path) -> None:
