@@ -62,7 +62,7 @@ BYTES = 8 + 8 + 2 + 1 + 1 + 1 + 8 + 1
 KNOWN = Metadata("host", "made up", first_ns=0)
 RANKS = Ranks(tuple(range(0, 64_000, 1000)), tuple(range(4_000, 4_064)))
 """Twice as many steps as the recordings of the tests have."""
-COSTS = Costs(5_000.0, {(0, 1): 40_000.0}, 40_000, {}, 0.0, ranks={(0, 1): RANKS})
+COSTS = Costs(5_000.0, {(0, 1): 40_000.0}, 40_000, {}, ranks={(0, 1): RANKS})
 
 
 def durations(rng: np.random.Generator, count: int) -> Any:

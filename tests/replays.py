@@ -21,7 +21,7 @@ from lightsleep.replay.rows import Ns
 POLL, HALT, DEEP = 0, 1, 2
 ADVERTISED = (("POLL", 0, 0), ("C1", 10, 20), ("C6", 100, 300))
 US = 1000
-NO_COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, {}, 0.0)
+NO_COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, {})
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 

@@ -149,6 +149,7 @@ class Machine:
 class Replay:
     """The outcomes of all policies, the optimum's last, over ``span_ns`` of recording.
 
+    ``wakes`` are those that intervals end by. ``loop_wakes`` and ``task_wakes`` are those of Costs.
     ``recordings`` is empty unless several were merged. ``slow`` says why policies did not run in
     the fastest engine, if so.
     """
@@ -156,19 +157,25 @@ class Replay:
     outcomes: dict[str, Outcome]
     span_ns: int
     idle_ns: int
-    loop_share: float
     wakes: int
+    loop_wakes: int = 0
+    task_wakes: int = 0
     weight: int = 1
     host: str = ""
     recordings: list[Machine] = field(default_factory=list)
     slow: str | None = None
 
+    @property
+    def loop_share(self) -> float:
+        """The share of the wakeups by tasks that are in closed loops."""
+        return self.loop_wakes / max(1, self.task_wakes)
+
     def merge(self, other: Replay) -> None:
         """Add the replay of another recording by the same policies."""
         self.recordings = [*self._recordings(), *other._recordings()]
         self.span_ns += other.span_ns
-        both = self.loop_share * self.wakes + other.loop_share * other.wakes
-        self.loop_share = both / max(1, self.wakes + other.wakes)
+        self.loop_wakes += other.loop_wakes
+        self.task_wakes += other.task_wakes
         self.join(other)
 
     def machines(self) -> list[Machine]:
@@ -247,8 +254,9 @@ def replay(
         outcomes=outcomes,
         span_ns=metadata.span_ns,
         idle_ns=idle_ns,
-        loop_share=costs.loop_share,
         wakes=wakes,
+        loop_wakes=costs.loop_wakes,
+        task_wakes=costs.task_wakes,
         weight=weight,
         host=metadata.host,
         slow=slow,

@@ -103,14 +103,15 @@ class Costs:
     ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
     ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when
     the next timer was due. ``doubted`` says that the reference differs so much that it shows no
-    halt to cost anything.
+    halt to cost anything. ``task_wakes`` counts the wakeups by tasks on other CPUs, and
+    ``loop_wakes`` those of them that are in closed loops. ``chained`` says that a task is in loops
+    with several others.
     """
 
     reference_ns: float | None
     states: dict[tuple[int, int], float]
     halt_ns: int
     loops: dict[int, int]
-    loop_share: float
     hides_polls: bool = False
     lacks_driver: bool = False
     given: bool = False
@@ -129,6 +130,9 @@ class Costs:
 
     @property
     def at_most(self) -> bool:
+    loop_wakes: int = 0
+    task_wakes: int = 0
+    chained: bool = False
         """Whether nothing tells how much of a wakeup is the halt's: all of it counts."""
         return self.reference_ns is None and self.supposed_ns is None and not self.given
 

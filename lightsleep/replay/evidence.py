@@ -258,7 +258,6 @@ class Evidence:
             states=told.states,
             halt_ns=round(told.states[often[-1]]),
             loops={},
-            loop_share=0.0,
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
             ranks={
@@ -279,7 +278,7 @@ class Evidence:
             untimed=self._untimed,
             doubted=bool(told.doubt),
         )
-        found.loops, found.loop_share = self._loops(tables, found)
+        self._add_loops(tables, found)
         return found
 
     def _by_medians(
@@ -340,8 +339,8 @@ class Evidence:
             )
         return said
 
-    def _loops(self, tables: Tables, costs: Costs) -> tuple[dict[int, int], float]:
-        """Return the ``loops`` of ``costs``, and the share of wakeups that is theirs.
+    def _add_loops(self, tables: Tables, costs: Costs) -> None:
+        """Let ``costs`` know of closed loops.
 
         A mean would be no end of a range: a peer that polls at times has slept at others.
         """
@@ -356,8 +355,11 @@ class Evidence:
             at, there = places(loops, pairs.keys)
             for key, counts in zip(loops[there].tolist(), pairs.counts[at[there]], strict=True):
                 most_ns[key] = max([most_ns[key], *compress(prices_ns, counts.tolist())])
-        share = sum(counted[key] for key in most_ns) / max(1, counted.total())
-        return {key: most_ns[_back(key)] for key in most_ns}, share
+        costs.loops = {key: most_ns[_back(key)] for key in most_ns}
+        costs.loop_wakes = sum(counted[key] for key in most_ns)
+        costs.task_wakes = counted.total()
+        wakers = Counter(key >> 32 for key in most_ns)
+        costs.chained = max(wakers.values(), default=0) > 1
 
     def _turn_ns(self) -> int:
         """Return what a turn through the idle loop takes; 0 where too few are known."""

@@ -89,7 +89,7 @@ def notes(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> list[str]:
         *(f"{path}: {note}" for path, cost in costs for note in _of_costs(cost, governors)),
         *_of_interval(replay),
         *_of_governors(governors),
-        *_of_loops(replay),
+        *_of_loops(replay, chained=any(cost.chained for _, cost in costs)),
     ]
 
 
@@ -180,13 +180,20 @@ def _of_governors(governors: Sequence[Governor]) -> list[str]:
     return said
 
 
-def _of_loops(replay: Replay) -> list[str]:
+def _of_loops(replay: Replay, chained: bool) -> list[str]:
+    """Return what to know about ranges; ``chained`` says that a task is in several loops."""
     if not replay.loop_share:
         return []
-    return [
+    said = [
         f"{value(100 * replay.loop_share, '%')} of the wakeups by tasks are in closed loops: two "
         "tasks that wake each other in turn. Figures are ranges for that reason"
     ]
+    if chained:
+        said.append(
+            "some of these tasks are in closed loops with two or more others. What the wakeups of "
+            "their peers' own peers take is in no range, and figures may lie outside of theirs"
+        )
+    return said
 
 
 def show(console: Console, replay: Replay, costs: Sequence[tuple[str, Costs]]) -> None:

@@ -66,9 +66,9 @@ def governed(rows: list[Row], costs: Costs, name: str) -> Outcome:
     return replay(judged(), costs, [as_batch("host", rows)], parse(f"stock,{name}")).outcomes[name]
 
 
-COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, 0.0, halts={0: HALT})
+COSTS = Costs(None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, halts={0: HALT})
 SUPPOSED = Costs(
-    None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, 0.0, halts={0: HALT}, supposed_ns=60_000.0
+    None, {(0, HALT): 40_000.0}, 40_000, NO_COSTS.loops, halts={0: HALT}, supposed_ns=60_000.0
 )
 
 

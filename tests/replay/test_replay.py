@@ -82,7 +82,7 @@ def replayed(
 ) -> Replay:
     loops = {7 << 32 | 8: 15_000, 8 << 32 | 7: 40_000}
     ranks = {(0, HALT): Ranks((0, 10_000, 60_000), (3_000, 5_000, 30_000))}
-    costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, 0.5, ranks=ranks, halts={0: HALT})
+    costs = Costs(5_000.0, {(0, HALT): 40_000.0}, 40_000, loops, ranks=ranks, halts={0: HALT})
     costs.turn_ns, costs.supposed_ns = 7_000, supposed_ns
     return replay(judged(), costs, batches, POLICIES, engine=engine)
 
@@ -206,6 +206,15 @@ def test_two_recordings_add_up() -> None:
 
 def test_of_each_recording_only_what_is_said_of_it_is_kept() -> None:
     batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+def test_the_share_of_loops_is_one_of_the_wakeups_by_tasks() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
+    one, two = replayed([batch]), replayed([batch])
+    for made, loops, by_tasks in ((one, 1000, 1000), (two, 0, 99_000)):
+        made.wakes, made.loop_wakes, made.task_wakes = 100_000, loops, by_tasks
+    one.merge(two)
+    assert one.loop_share == 0.01
+
+
     costs = dataclasses.replace(NO_COSTS, loops={7 << 32 | 8: 1}, ranks={(0, 1): Ranks((0,), (1,))})
     outcomes = [(dataclasses.replace(costs, halt_ns=n), replayed([batch])) for n in (1, 2)]
     total, kept = cli._together([Path("a.dat"), Path("b.dat")], outcomes)

@@ -105,7 +105,6 @@ def test_without_a_reference_the_module_s_own_cost_tells(
     found.loops = {7 << 32 | 8: 100 * US}
     ((_, made),) = make_engine().reader(known, found).intervals(as_batch("host", rows))
     assert (made.arrival_ns - made.earliest_ns).tolist() == pytest.approx([160 * US] * 2, rel=0.03)
-    found.loop_share = 1.0
     for name, account in zip(
         ("recorded", "earliest"),
         replay(known, found, [as_batch("host", rows)], {STOCK: None}).outcomes[STOCK].ends(),

@@ -179,7 +179,7 @@ def test_timers_that_nobody_knows_are_counted_where_governors_ask_for_them() -> 
     assert costs
     assert (costs.untimed, costs.periods) == (5, 7)
     for policy, told in (("menu@6.12", 1), ("fixed:50us", 0)):
-        made = Replay({policy: Outcome(policy)}, 10**9, 10**9, 0.0, 601)
+        made = Replay({policy: Outcome(policy)}, 10**9, 10**9, 601)
         said = words.notes(made, [("a.dat", costs)])
         assert sum("a.dat: does not say of 5 of 7 idle periods" in x for x in said) == told
         assert not any("next timer" in x for x in words.notes(made, [("a", NO_COSTS)]))

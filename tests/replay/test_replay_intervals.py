@@ -307,13 +307,33 @@ def test_tasks_that_wake_each_other_in_turn_are_a_closed_loop() -> None:
     back = [period(1000 * n + 500, 100, pair=(8, 7)) for n in range(35)]
     costs = costs_of(metadata(), [as_batch("host", there + back)])
     assert costs
-    assert costs.loop_share == 1
+    assert costs.loop_wakes == costs.task_wakes == 75
     interval = intervals(period(0, 100, wait_us=40), costs=costs)
     assert int(interval.earliest_ns[0]) == max(0, int(interval.arrival_ns[0]) - costs.halt_ns)
     for few in (back[:20], []):
         costs = costs_of(metadata(), [as_batch("host", there + few)])
         assert costs
-        assert costs.loop_share == 0
+        assert costs.loop_wakes == 0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        (((7, 8), (8, 7)), False),
+        (((7, 8), (8, 7), (17, 18), (18, 17)), False),
+        (((7, 8), (8, 7), (8, 9), (9, 8)), True),  # a server that asks another one
+    ],
+)
+def test_what_the_range_of_a_loop_leaves_out_is_said(
+    pairs: Sequence[tuple[int, int]], told: bool
+) -> None:
+    rows = [period(1000 * n, 100, pair=pair) for n in range(40) for pair in pairs]
+    costs = costs_of(metadata(), [as_batch("host", rows)])
+    assert costs
+    made = replay(metadata(), costs, [as_batch("host", rows)], {STOCK: None})
+    assert made.loop_share == 1
+    notes = words.notes(made, [("x.dat", costs)])
+    assert any("their peers' own peers" in note for note in notes) == told
 
 
 @pytest.mark.parametrize("make_engine", ENGINES)

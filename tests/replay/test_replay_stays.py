@@ -37,7 +37,6 @@ def stayed(
         dict.fromkeys([(0, HALT), (0, DEEP)], 5_000.0),
         5_000,
         NO_COSTS.loops,
-        0,
         halts={0: HALT},
         turn_ns=turn_us * US,
     )

@@ -23,7 +23,6 @@ COSTS = Costs(
     states={(0, HALT): 40_000.0},
     halt_ns=40_000,
     loops=NO_COSTS.loops,
-    loop_share=0.0,
     halts={0: HALT},
     supposed_ns=1000.0 * SUPPOSED_US,
 )

@@ -28,7 +28,7 @@ def gaining(**by_block_us: tuple[int, int]) -> Replay:
             account.tally.paid_ns[:] = 10**7
             for first, gained in enumerate(gained_us):
                 account.tally.paid_ns[first::2] -= gained * US
-    return Replay(outcomes, span_ns=10**9, idle_ns=10**9, loop_share=0.0, wakes=1)
+    return Replay(outcomes, span_ns=10**9, idle_ns=10**9, wakes=1)
 
 
 @pytest.mark.parametrize(
