@@ -86,6 +86,7 @@ def batches(periods: int) -> Iterator[pa.RecordBatch]:
         "ended_by": pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS, np.int8)), list(CAUSES)),
         "waker_pid": pa.array(rng.integers(1, 100, ROWS), pa.int32()),
         "wakee_pid": pa.array(rng.integers(1, 100, ROWS), pa.int32()),
+        "waker_cpu": pa.array((cpus + 1) % CPUS, pa.int32()),
         "waking_to_running_ns": pa.array(wait_ns),
     }
     for name in ("waker_comm", "wakee_comm"):

@@ -46,10 +46,16 @@ def period(
     pair: tuple[int, int] = (7, 8),
     cpu: int = 0,
     cause: str = "ipi",
+    by_itself: bool | None = None,
 ) -> Row:
+    """Return a row. By default, the CPU's own timers and devices wake tasks on the CPU itself."""
     who = (None, None, None, None) if wait_us is None else ("a", pair[0], "b", pair[1])
     waited = None if wait_us is None else wait_us * US
-    return (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
+    if by_itself is None:
+        by_itself = cause in ("timer", "tick", "device")
+    waker_cpu = None if wait_us is None else cpu if by_itself else cpu + 1
+    row = (cpu, at_us * US, length_us * US, state, None, cause, *who, waited, None, None)
+    return (*row, waker_cpu)
 
 
 def judged(disabled: tuple[int, ...] = ()) -> Metadata:

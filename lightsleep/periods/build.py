@@ -17,7 +17,8 @@ What ended a period is the first evidence seen since it began:
 
 Interrupts may be handled before the CPU leaves its state (HLT) or after (most cpuidle drivers), so
 evidence on the CPU itself also counts while it has left. Evidence from other CPUs does not: the CPU
-was awake already, and ran a handler or a softirq, for one. A period without evidence ended by ``unknown``, as a poll does at its limit.
+was awake already, and ran a softirq, for one. A period without evidence ended by ``unknown``, as a
+poll does at its limit.
 
 The task that is switched in is the wakee. Its sched_waking event says who woke it. The time from
 there to the switch is the wakeup's, if the waking came after the CPU had become idle; a task that
@@ -67,6 +68,7 @@ Row = tuple[
     int | None,
     int | None,
     str | None,
+    int | None,
     int | None,
 ]
 """The columns of columns.COLUMNS behind the host."""
@@ -303,5 +305,6 @@ class Builder:
                 now_ns - waking.at_ns if waking else None,
                 cpu.miss,
                 cpu.next_event_ns,
+                waking.cpu if waking else None,
             )
         )

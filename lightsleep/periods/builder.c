@@ -127,6 +127,7 @@ static void emit(struct builder *b, int number, const struct cpu *cpu, const cha
 	if (waking && waking->at_ns >= cpu->entered_ns) {
 		row->has |= HAS_WAKER;
 		row->waker_pid = waking->pid;
+		row->waker_cpu = waking->cpu;
 		memcpy(row->waker_comm, waking->comm, COMM);
 		row->waking_to_running_ns = now_ns - waking->at_ns;
 	}

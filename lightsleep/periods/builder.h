@@ -37,6 +37,7 @@ struct row {
 	int32_t cpu;
 	int32_t waker_pid;
 	int32_t wakee_pid;
+	int32_t waker_cpu;
 	int16_t state;
 	uint8_t cause;
 	uint8_t miss;

@@ -25,5 +25,6 @@ COLUMNS = pa.schema(
         pa.field("waking_to_running_ns", pa.int64()),
         pa.field("miss", pa.dictionary(pa.int8(), pa.string())),
         pa.field("next_event_ns", pa.int64()),
+        pa.field("waker_cpu", pa.int32()),
     ]
 )

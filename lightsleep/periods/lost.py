@@ -5,12 +5,13 @@ A wakeup takes from the sched_waking event, where the waker asks for it, to the 
 where the woken task runs. Wakeups that found the CPU in an idle state are counted by state, by what
 ended the period, by woken task, by waker and by CPU.
 
-Not all of that time is the idle state's: the scheduler takes some of it, too. Wakeups by a task
-that found the CPU polling or awake are the *reference*: what a wakeup takes where no idle state has
-to be left. A wakeup is *above the reference* by what it took more than the reference's median, but
-it counts at most as long as the median of its group: a task that waits longer has mostly waited for
-something else. What a group took above the reference is the sum of that. The median of wakeups out
-of several states is that of one of them, so a group is judged by state, and the parts are added.
+Not all of that time is the idle state's: the scheduler takes some of it, too. Wakeups by another
+CPU that found the CPU polling or awake are the *reference*: what a wakeup takes where no idle state
+has to be left. A wakeup is *above the reference* by what it took more than the reference's median,
+but it counts at most as long as the median of its group: a task that waits longer has mostly waited
+for something else. What a group took above the reference is the sum of that. The median of wakeups
+out of several states is that of one of them, so a group is judged by state, and the parts are
+added.
 
 The reference may be a small selection. Without a state that polls, a CPU is found awake only on its
 way to an idle state, which takes microseconds, and what it then takes depends on how far it had
@@ -292,7 +293,7 @@ def _add(lost: TimeLost, batch: pa.RecordBatch) -> None:
     taken = integers(batch, "waking_to_running_ns")
     polls = np.array([lost.metadata.polls(*pair) for pair in names.pairs], np.bool_)[names.codes]
     # The CPU's own interrupts wake tasks in another way: on the CPU itself, which is awake by then.
-    by_others = integers(batch, "waker_pid") != 0
+    by_others = integers(batch, "waker_cpu") != cpus
     lost.reference.add(taken[woken & by_others & (~asleep | polls)])
     counted = woken & asleep & ~polls
     if not counted.any():

@@ -14,7 +14,7 @@ from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 from lightsleep.scan.model import distinct_name
 
 SCHEMA = "lightsleep.periods"
-VERSION = 2
+VERSION = 3
 
 AWAKE = -1
 """The state of a CPU that ran its idle task, but was in no idle state."""

@@ -3,10 +3,11 @@
 
 Each CPU has two tracks. The first has a slice for each idle period, named by its state. The second
 has one for each wakeup, as long as it took from waking to running, named by the woken task; its
-category says whether the CPU had halted (``wakeup``) or was found polling or awake (``reference``).
-Sums of slices are the totals of lightsleep report. When the task began to run is not in the table
-of idle periods: a slice of the second track ends where the period does, or later if it has to, and
-never later than the task ran.
+category says whether the CPU had halted (``wakeup``) or was found polling or awake: by another CPU
+(``reference``), or by an interrupt of its own (``interrupt``), which the report counts nowhere.
+Sums of the other slices are the totals of lightsleep report. When the task began to run is not in
+the table of idle periods: a slice of the second track ends where the period does, or later if it
+has to, and never later than the task ran.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lightsleep.periods.model import AWAKE, Metadata
 SEQUENCE = 1
 COLUMNS = (
     *("cpu", "entered_ns", "length_ns", "state", "ended_by"),
-    *("wakee_comm", "waker_comm", "waking_to_running_ns"),
+    *("wakee_comm", "waker_comm", "waker_cpu", "waking_to_running_ns"),
 )
 
 
@@ -63,7 +64,9 @@ class _Writer:
             halted = state != AWAKE and not self._metadata.polls(cpu, state)
             waking_ns = max(begin_ns, end_ns - wait_ns)
             said = {"woken by": row["waker_comm"], "state": self._metadata.name(cpu, state)}
-            name, kind = row["wakee_comm"] or "?", "wakeup" if halted else "reference"
+            by_itself = row["waker_cpu"] == cpu
+            kind = "wakeup" if halted else "interrupt" if by_itself else "reference"
+            name = row["wakee_comm"] or "?"
             self._slice(self._track(cpu, 1), waking_ns, waking_ns + wait_ns, name, kind, said)
 
     def end(self) -> None:

@@ -14,7 +14,7 @@ from lightsleep.periods.lost import bucket
 from lightsleep.periods.model import MAX_CPUS, Metadata
 from lightsleep.replay.costs import Costs, Tables
 from lightsleep.replay.intervals import BLOCKS, FAR_NS, RecordedIntervals, block_width_ns
-from lightsleep.replay.rows import ITSELF, JOINED_NS, NEEDED, Ns, code, codes_of, sleep_lengths
+from lightsleep.replay.rows import JOINED_NS, NEEDED, Ns, code, codes_of, sleep_lengths
 from lightsleep.replay.stays import NO_STATE, STATES
 
 KINDS = {
@@ -23,6 +23,7 @@ KINDS = {
     "length_ns": "int64_t[]",
     "state": "int16_t[]",
     "waker_pid": "int32_t[]",
+    "waker_cpu": "int32_t[]",
     "wakee_pid": "int32_t[]",
     "waking_to_running_ns": "int64_t[]",
 }
@@ -56,6 +57,8 @@ class CompiledReader:
         self._halt_state = np.array([state for state, _ in halts], np.uint8)
         self._halt_ns = np.array([cost_ns for _, cost_ns in halts], np.int64)
         self._state_ns = np.repeat(self._halt_ns, STATES)
+        usual_ns = [costs.usual_ns(table) for table in range(self._tables.count)]
+        self._usual_ns = np.array(usual_ns, np.int64)
         for (table, state), cost_ns in costs.states.items():
             if 0 <= state < STATES:
                 self._state_ns[table * STATES + state] = round(cost_ns)
@@ -89,7 +92,6 @@ class CompiledReader:
         # A CPU may have one interval more than rows: one that was open before.
         counts = np.bincount(cpus, minlength=most)
         causes = {name: code(batch, name) for name in ("unknown", "timer", "tick")}
-        causes["itself"] = sum(1 << code(batch, name) for name in ITSELF if code(batch, name) >= 0)
         yield from self._made(columns, causes, counts + (counts > 0))
 
     def rest(self) -> Iterator[tuple[int, RecordedIntervals]]:
@@ -137,6 +139,7 @@ class CompiledReader:
                 "state": lent["state"],
                 "cause": ffi.from_buffer("int8_t[]", columns["cause"]),
                 "waker": lent["waker_pid"],
+                "waker_cpu": lent["waker_cpu"],
                 "wakee": lent["wakee_pid"],
                 "sleep_ns": ffi.from_buffer("int64_t[]", columns["sleep_ns"]),
                 "somebody": ffi.from_buffer("uint8_t[]", columns["somebody"]),
@@ -157,7 +160,7 @@ class CompiledReader:
                 "halt_ns": ffi.from_buffer("int64_t[]", self._halt_ns),
                 "halt_state": ffi.from_buffer("uint8_t[]", self._halt_state),
                 "given": costs.given,
-                "reference_ns": costs.usual_ns,
+                "usual_ns": ffi.from_buffer("int64_t[]", self._usual_ns),
                 "supposed_ns": round(costs.supposed_ns or 0),
                 "joined_ns": JOINED_NS,
                 "first_ns": self._metadata.first_ns or 0,

@@ -86,21 +86,23 @@ class Costs:
     """What leaving idle states costs here, and who converses with whom.
 
     ``reference_ns`` is None where too few wakeups found a CPU polling or awake, or took longer than
-    those from a halt (see EXACT of evidence.py). ``supposed_ns`` is what these would take by the
-    cost that the module had measured, None where that is not needed, not known, or no lower than
-    what wakeups from a halt take. ``given`` says that a user knows what a wakeup from each halt
-    costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those of Metadata.
+    those from a halt (see EXACT of reference.py); else it is that of CPUs that ``halt_ns`` is of.
+    ``references_ns`` has what such wakeups take by table of states. ``supposed_ns`` is what they
+    would take by the cost that the module had measured, None where that is not needed, not known,
+    or no lower than what wakeups from a halt take. ``given`` says that a user knows what a wakeup
+    from each halt costs, ``measured`` in which file. ``hides_polls`` and ``lacks_driver`` are those
+    of Metadata.
     ``driver_ns`` is the cost by which the module decides on a CPU, where it had measured one and
     nobody gave another. ``turn_ns`` is what a turn through the idle loop takes, 0 where too few are
     known. ``loops`` has each pair of tasks in a closed loop, as waker << 32 | wakee, and the most
     that a wakeup of the waker by the wakee costs, with ``supposed_ns``. ``states`` has what leaving
     a state costs, by table of states (see Tables) and index; ``ranks`` what an awake CPU would have
     taken for each of its wakeups, where there is a reference; ``halts`` the state of each table
-    that most wakeups by tasks came out of. ``halt_ns`` is the cost of the state that most wakeups
-    of all CPUs came out of. ``warnings`` is what a reader of the recording has to know, lost events
-    for one.
-    ``measured_wakes`` counts the wakeups from halts by tasks, whose duration is known, and
-    ``estimated_wakes`` those by the CPU's own timers and devices, which are taken to cost the same.
+    that most wakeups by other CPUs came out of. ``halt_ns`` is the cost of the state that most
+    wakeups of all CPUs came out of. ``warnings`` is what a reader of the recording has to know,
+    lost events for one.
+    ``measured_wakes`` counts the wakeups from halts by other CPUs, whose duration is known, and
+    ``estimated_wakes`` those by interrupts of the CPU itself, which are taken to cost the same.
     ``periods`` counts the idle periods, ``untimed`` those of which the recording does not say when
     the next timer was due. ``doubted`` says that the reference differs so much that it shows no
     halt to cost anything. ``task_wakes`` counts the wakeups by tasks on other CPUs, and
@@ -116,6 +118,7 @@ class Costs:
     lacks_driver: bool = False
     given: bool = False
     measured: str = ""
+    references_ns: dict[int, float] = field(default_factory=dict)
     ranks: dict[tuple[int, int], Ranks] = field(default_factory=dict)
     halts: dict[int, int] = field(default_factory=dict)
     driver_ns: dict[int, int] = field(default_factory=dict)
@@ -127,12 +130,12 @@ class Costs:
     periods: int = 0
     untimed: int = 0
     doubted: bool = False
-
-    @property
-    def at_most(self) -> bool:
     loop_wakes: int = 0
     task_wakes: int = 0
     chained: bool = False
+
+    @property
+    def at_most(self) -> bool:
         """Whether nothing tells how much of a wakeup is the halt's: all of it counts."""
         return self.reference_ns is None and self.supposed_ns is None and not self.given
 
@@ -160,7 +163,9 @@ class Costs:
 
     def own(self, tables: Ns, states: Ns, waits_ns: Ns) -> Ns:
         """Return what the wakeup of each row cost; see the top of evidence.py."""
-        usual_ns = np.full(len(waits_ns), self.usual_ns, np.int64)
+        usual_ns = np.zeros(len(waits_ns), np.int64)
+        for table in distinct(tables):
+            usual_ns[tables == table] = self.usual_ns(table)
         for (table, state), ranks in self.ranks.items():
             if not 0 <= state < NO_STATE:
                 continue
@@ -174,11 +179,10 @@ class Costs:
         pairs = sorted(self.loops)
         return np.array(pairs, np.int64), np.array([self.loops[x] for x in pairs], np.int64)
 
-    @property
-    def usual_ns(self) -> int:
-        """What a wakeup of a CPU that is awake takes, for states without ranks."""
+    def usual_ns(self, table: int) -> int:
+        """Return what a wakeup of an awake CPU takes, for states of a table without ranks."""
         known_ns = self.supposed_ns if self.reference_ns is None else self.reference_ns
-        return round(known_ns or 0)
+        return round(self.references_ns.get(table, known_ns or 0))
 
     def halt_states(self, tables: Ns) -> Ns:
         """Return the state that the CPU of each row usually halts in."""

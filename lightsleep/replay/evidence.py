@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Finds in a recording what leaving idle states costs there, and who converses with whom.
 
-1. *What a state costs*: the median time from waking to running, for wakeups by tasks, less the same
-   median for CPUs found polling or awake (the reference of lost.py). Where that does not tell, but
-   the module had measured that a halt costs less than the median, a CPU that is awake is taken to
-   be so much faster. Else, nothing is subtracted and the cost is an upper bound. The states of a
+1. *What a state costs*: the median time from waking to running, for wakeups by other CPUs, less the
+   same median for CPUs found polling or awake (the reference of lost.py). Where that does not tell,
+   but the module had measured that a halt costs less than the median, a CPU that is awake is taken
+   to be so much faster. Else, nothing is subtracted and the cost is an upper bound. The states of a
    big and of a little CPU are different ones: only CPUs whose tables of states are the same share
-   a median. A state that fewer than ENOUGH such wakeups came out of costs as much as the one of its
-   table that most came out of. What a user says (given.py) replaces all of that.
+   a median, and a reference (reference.py). A state that fewer than ENOUGH such wakeups came out of
+   costs as much as the one of its table that most came out of. What a user says (given.py)
+   replaces all of that.
 2. *What one wakeup cost*: its own time, less that of a wakeup of the reference that is as slow
    among its like, by rank: the slowest hundredth is compared with the slowest hundredth. (This is
    the quantile treatment effect: K. Doksum, "Empirical probability plots and statistical inference
@@ -41,6 +42,7 @@ from lightsleep.periods.lost import ENOUGH, Wakes, least_ns
 from lightsleep.periods.model import AWAKE, Metadata
 from lightsleep.replay.costs import Content, Costs, Ranks, Tables
 from lightsleep.replay.given import Given
+from lightsleep.replay.reference import Reference, references
 from lightsleep.replay.rows import JOINED_NS, Ns, Rows, distinct, places
 from lightsleep.replay.stays import NO_STATE, STATES
 from lightsleep.units import counted
@@ -48,11 +50,6 @@ from lightsleep.units import counted
 LOOP_WAKES = 30
 LOOP_BALANCE = 0.5
 """Two tasks are in a loop if each wakes the other so often, and neither much less often."""
-
-EXACT = 0.25
-"""A reference whose median is known within this part of what a wakeup from a halt takes is exact.
-If it takes longer by no more than this part, too, it shows that a halt costs nothing. (A recording
-that is long enough makes every reference exact, also one of CPUs that were awake for a softirq.)"""
 
 PAIRS_OF_CPU = 1 << 14
 """So many pairs of waker and wakee are counted on each CPU: those that come first. If a CPU was in
@@ -122,11 +119,11 @@ class Evidence:
         self._metadata, self._tables = metadata, Tables(metadata)
         # By what a table says, not by its number: CPUs that had no event are forgotten in the end.
         self._by_table: defaultdict[tuple[Content, int], Wakes] = defaultdict(Wakes)
-        self._reference = Wakes()
+        self._references: defaultdict[Content, Wakes] = defaultdict(Wakes)
         self._pairs: defaultdict[int, Pairs] = defaultdict(Pairs)
         self._cpus: dict[Content, int] = {}  # of each table, the lowest that woke from a halt
         self._turns, self._after_polls = Wakes(), Wakes()
-        self._by_interrupt: Counter[tuple[Content, int]] = Counter()
+        self._by_itself: Counter[tuple[Content, int]] = Counter()
         self._periods = self._untimed = 0
         # Of each CPU, its last row: when it ended; whether without a task, or at a poll's limit.
         self._ended: dict[int, tuple[int, bool, bool]] = {}
@@ -134,15 +131,17 @@ class Evidence:
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
         rows = Rows(self._metadata, batch)
-        by_task = rows.woken & (rows.waker != 0)
         at_once = (rows.state == AWAKE) | rows.polls
-        self._reference.add(rows.wait_ns[by_task & at_once])
         idle = rows.state != AWAKE
         self._periods += int(idle.sum())
         self._untimed += int((idle & (rows.sleep_ns < 0)).sum())
         asleep = idle & ~rows.polls
         halted = rows.woken & asleep
         table_of = self._tables.of(rows.cpu)
+        found_awake = rows.by_other & at_once
+        for table in distinct(table_of[found_awake]):
+            waits_ns = rows.wait_ns[found_awake & (table_of == table)]
+            self._references[self._tables.contents[table]].add(waits_ns)
         for table in distinct(table_of[halted]):
             of_table = halted & (table_of == table)
             lowest = int(rows.cpu[of_table].min())
@@ -150,12 +149,13 @@ class Evidence:
             self._cpus[content] = min(lowest, self._cpus.get(content, lowest))
             for state in distinct(rows.state[of_table]):
                 here = of_table & (rows.state == state)
-                if count := int((here & by_task).sum()):
-                    self._by_table[content, state].add(rows.wait_ns[here & by_task])
+                if count := int((here & rows.by_other).sum()):
+                    self._by_table[content, state].add(rows.wait_ns[here & rows.by_other])
                 if others := int(here.sum()) - count:
-                    self._by_interrupt[content, state] += others
+                    self._by_itself[content, state] += others
         known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
         states = np.where(at_once, AT_ONCE, known)
+        by_task = rows.by_other & (rows.waker != 0)  # 0 is each idle CPU
         for cpu in distinct(rows.cpu[by_task]):
             here = by_task & (rows.cpu == cpu)
             self._pairs[cpu].add(rows.pair[here], states[here])
@@ -189,46 +189,16 @@ class Evidence:
         """Add what other CPUs of the same recording say."""
         for key, wakes in other._by_table.items():
             self._by_table[key].merge(wakes)
-        self._reference.merge(other._reference)
+        for content, wakes in other._references.items():
+            self._references[content].merge(wakes)
         for content, cpu in other._cpus.items():
             self._cpus[content] = min(cpu, self._cpus.get(content, cpu))
         self._pairs.update(other._pairs)
         self._turns.merge(other._turns)
         self._after_polls.merge(other._after_polls)
-        self._by_interrupt.update(other._by_interrupt)
+        self._by_itself.update(other._by_itself)
         self._periods += other._periods
         self._untimed += other._untimed
-
-    def _usual_ns(self, halted: Wakes) -> float | None:
-        """Return the median of the reference; None where it cannot tell what a halt costs.
-
-        A wakeup from a halt cannot be faster than one of an awake CPU. A reference by which it is
-        tells nothing, unless it is known to be hardly slower.
-        """
-        if self._reference.count < ENOUGH:
-            return None
-        usual_ns = self._reference.within_ns(0.5)
-        tells = usual_ns < halted.within_ns(0.5) or self._is_near(halted)
-        return usual_ns if tells else None
-
-    def _is_near(self, halted: Wakes) -> bool:
-        """Return whether the reference is exact, and hardly slower than wakeups from a state."""
-        halted_ns = halted.within_ns(0.5)
-        slower_ns = self._reference.within_ns(0.5) - halted_ns
-        return self._is_exact(halted) and slower_ns <= EXACT * halted_ns
-
-    def _is_exact(self, halted: Wakes) -> bool:
-        low_ns, high_ns = self._reference.median_interval_ns()
-        return high_ns - low_ns <= EXACT * halted.within_ns(0.5)
-
-    def _doubt(self, halted: Wakes) -> list[str]:
-        """Return a warning where the reference tells less than it seems to."""
-        if self._is_exact(halted) or halted.is_slower_than(self._reference):
-            return []
-        return [
-            f"{self._reference.count:,} wakeups found a CPU polling or awake, and differ so much "
-            "that what a halt costs is not shown; --halt-cost sets it"
-        ]
 
     def costs(self, given: Given | None = None) -> Costs | None:
         """Return the costs that follow; None where no wakeup tells them.
@@ -237,33 +207,39 @@ class Evidence:
         by an interrupt is enough. Raises LightsleepError where it lacks a state that tasks were
         woken out of.
         """
-        if not (self._by_table or (given and self._by_interrupt)):
+        if not (self._by_table or (given and self._by_itself)):
             return None
         metadata = self._metadata
         tables = Tables(metadata)
         cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
         by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
-        by_interrupt = {(tables.number(x[0]), x[1]): n for x, n in self._by_interrupt.items()}
-        counts = {key: wakes.count for key, wakes in by_state.items()} or by_interrupt
+        by_itself = {(tables.number(x[0]), x[1]): n for x, n in self._by_itself.items()}
+        awake = defaultdict[int, Wakes](Wakes)
+        for content, wakes in self._references.items():
+            awake[tables.number(content)].merge(wakes)
+        known = references(awake, cpus)
+        counts = {key: wakes.count for key, wakes in by_state.items()} or by_itself
         often = sorted(counts, key=lambda key: (counts[key], key))
-        usual_ns = self._usual_ns(by_state[often[-1]]) if by_state else None
+        reference = known[often[-1][0]]
+        if not by_state or not reference.tells(by_state[often[-1]]):
+            known = {}
         told = (
-            self._by_medians(tables, by_state, often, cpus, usual_ns)
+            self._by_medians(tables, by_state, often, cpus, known)
             if given is None
-            else _StateCosts(_given(metadata, tables, given, {*often, *by_interrupt}, cpus))
+            else _StateCosts(_given(metadata, tables, given, {*often, *by_itself}, cpus))
         )
-        ranked_by = {} if usual_ns is None else by_state
         found = Costs(
-            reference_ns=usual_ns,
+            reference_ns=reference.usual_ns if known else None,
             states=told.states,
             halt_ns=round(told.states[often[-1]]),
             loops={},
             hides_polls=metadata.hides_polls,
             lacks_driver=metadata.lacks_driver,
+            references_ns={table: x.usual_ns for table, x in known.items()},
             ranks={
-                key: ranked(x, self._reference)
-                for key, x in ranked_by.items()
-                if key not in told.rare
+                key: ranked(x, known[key[0]].wakes)
+                for key, x in by_state.items()
+                if known and key not in told.rare
             },
             given=given is not None,
             measured=given.file if given else "",
@@ -273,7 +249,7 @@ class Evidence:
             warnings=(*metadata.warnings(), *told.doubt, *told.few),
             turn_ns=self._turn_ns(),
             measured_wakes=sum(wakes.count for wakes in by_state.values()),
-            estimated_wakes=self._by_interrupt.total(),
+            estimated_wakes=self._by_itself.total(),
             periods=self._periods,
             untimed=self._untimed,
             doubted=bool(told.doubt),
@@ -287,55 +263,56 @@ class Evidence:
         by_state: Mapping[tuple[int, int], Wakes],
         often: Sequence[tuple[int, int]],
         cpus: Mapping[int, int],
-        usual_ns: float | None,
+        known: Mapping[int, Reference],
     ) -> _StateCosts:
         """Return what leaving each state costs by the medians of its wakeups.
 
-        ``usual_ns`` is that of the reference, ``often`` the keys of ``by_state``, the rarest first,
-        and ``cpus`` has a CPU of each table.
+        ``often`` has the keys of ``by_state``, the rarest first, ``cpus`` a CPU of each table, and
+        ``known`` the reference of each, unless that does not tell.
         """
-        halted, doubt, supposed_ns = by_state[often[-1]], list[str](), None
-        if usual_ns is not None:
-            doubt = self._doubt(halted)
-        elif driver_ns := self._metadata.driver_cost_ns:
-            left_ns = halted.within_ns(0.5) - quantile(sorted(driver_ns.values()), 0.5)
+        halts, supposed_ns = dict(often), None
+        if not known and (driver_ns := self._metadata.driver_cost_ns):
+            left_ns = by_state[often[-1]].within_ns(0.5) - quantile(sorted(driver_ns.values()), 0.5)
             supposed_ns = left_ns if left_ns > 0 else None  # else it is not the module's
-        awake_ns = usual_ns or supposed_ns or 0.0
-        states = {key: max(0.0, by_state[key].within_ns(0.5) - awake_ns) for key in often}
-        counts = {(tables.number(content), x): 0 for content, x in self._by_interrupt}
+        awake_ns = {x: known[x].usual_ns if known else supposed_ns or 0.0 for x in cpus}
+        states = {x: max(0.0, by_state[x].within_ns(0.5) - awake_ns[x[0]]) for x in often}
+        counts = {(tables.number(content), x): 0 for content, x in self._by_itself}
         counts |= {key: wakes.count for key, wakes in by_state.items()}
-        halts = dict(often)
         usually = {x: (x, halts[x]) if x in halts else often[-1] for x in cpus}
         rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
         states |= {key: states[usually[key[0]]] for key in rare}
         few = _told_by_few(self._metadata, cpus, counts, usually)
-        if usual_ns is not None:
+        doubt = list[str]()
+        if known:
             told = {key: wakes for key, wakes in by_state.items() if key not in rare}
-            few += self._for_nothing(cpus, told)
+            few += self._for_nothing(cpus, told, known) + _shared(cpus, halts, known)
+            doubt = _doubt(cpus, {x: by_state[x, halts[x]] for x in halts}, known)
         return _StateCosts(states, supposed_ns, rare, doubt, few)
 
     def _for_nothing(
-        self, cpus: Mapping[int, int], told: Mapping[tuple[int, int], Wakes]
+        self,
+        cpus: Mapping[int, int],
+        told: Mapping[tuple[int, int], Wakes],
+        known: Mapping[int, Reference],
     ) -> list[str]:
         """Return a warning for each table with states that cost nothing, which may be by chance.
 
         ``told`` has the wakeups from states whose medians say what they cost. A reference that is
         exact, and hardly slower than they are, shows that it is nothing.
         """
-        usual_ns = self._reference.within_ns(0.5)
         free = sorted(
-            key
-            for key, wakes in told.items()
-            if wakes.within_ns(0.5) <= usual_ns and not self._is_near(wakes)
+            (table, state)
+            for (table, state), wakes in told.items()
+            if wakes.within_ns(0.5) <= known[table].usual_ns and not known[table].is_near(wakes)
         )
         said = []
         for table in sorted({table for table, _ in free}):
             names = [self._metadata.name(cpus[table], x) for at, x in free if at == table]
             said.append(
                 f"leaving {', '.join(names)} {_where(cpus, table)}counts as nothing: wakeups from "
-                f"there took no longer than the {self._reference.count:,} that found a CPU polling "
-                "or awake. These differ much, or took much longer, so it may cost more; --measured "
-                "sets it"
+                f"there took no longer than the {known[table].wakes.count:,} that found a CPU "
+                "polling or awake. These differ much, or took much longer, so it may cost more; "
+                "--measured sets it"
             )
         return said
 
@@ -397,13 +374,43 @@ def _where(cpus: Mapping[int, int], table: int) -> str:
     return f"of CPU {cpus[table]} and those with the same states " if len(cpus) > 1 else ""
 
 
+def _doubt(
+    cpus: Mapping[int, int], halted: Mapping[int, Wakes], known: Mapping[int, Reference]
+) -> list[str]:
+    """Return a warning for each table whose reference tells less than it seems to.
+
+    ``cpus`` has a CPU of each table, ``halted`` the wakeups from the state that it halts in most.
+    """
+    return [
+        f"{known[table].wakes.count:,} wakeups found a CPU polling or awake, and differ so much "
+        f"that what a halt {_where(cpus, table)}costs is not shown; --halt-cost sets it"
+        for table, wakes in sorted(halted.items())
+        if known[table].is_doubtful(wakes)
+    ]
+
+
+def _shared(
+    cpus: Mapping[int, int], tables: Iterable[int], known: Mapping[int, Reference]
+) -> list[str]:
+    """Return a warning for each of some tables that lacks a reference of its own, beside others.
+
+    ``cpus`` has a CPU of each table.
+    """
+    return [
+        f"fewer than {ENOUGH} wakeups {_where(cpus, table)}found the CPU polling or awake, so that "
+        "what one takes there without a halt counts as what it takes on all CPUs"
+        for table in sorted(tables)
+        if known[table].shared and len(known) > 1
+    ]
+
+
 def _told_by_few(
     metadata: Metadata,
     cpus: Mapping[int, int],
     counts: Mapping[tuple[int, int], int],
     usually: Mapping[int, tuple[int, int]],
 ) -> list[str]:
-    """Return a warning for each table whose states too few wakeups by tasks came out of.
+    """Return a warning for each table whose states too few wakeups by other CPUs came out of.
 
     ``cpus`` has a CPU of each table, ``counts`` the wakeups by table and state, and ``usually`` the
     table and state whose cost each table's other states have then.
@@ -424,8 +431,8 @@ def _told_by_few(
         if (other, usual) in few:
             number = counts[other, usual]
             said.append(
-                f"{counted(number, 'wakeup')} by tasks {'is' if number == 1 else 'are'} all that "
-                f"tells what leaving {name} {where}costs"
+                f"{counted(number, 'wakeup')} by other CPUs {'is' if number == 1 else 'are'} all "
+                f"that tells what leaving {name} {where}costs"
             )
     return said
 

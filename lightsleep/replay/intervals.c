@@ -39,7 +39,7 @@ static int64_t usual_of(const struct costs *c, size_t state, int64_t wait_ns)
 	int64_t low = c->ranks[state], high = c->ranks[state + 1];
 
 	if (low == high)
-		return c->reference_ns;
+		return c->usual_ns[state / STATES];
 	/* The first element says 0, so no time is before it. */
 	while (high - low > 1) {
 		int64_t middle = (low + high) / 2;
@@ -52,12 +52,19 @@ static int64_t usual_of(const struct costs *c, size_t state, int64_t wait_ns)
 	return c->rank_usual_ns[low];
 }
 
+/* Has another CPU woken the task? Then the time from waking to running has what the exit took. */
+static bool by_other(const struct rows *r, size_t i)
+{
+	return r->woken[i] && r->waker_cpu[i] != r->cpu[i];
+}
+
 /* What leaving the state of a row took at most: as long as since the timer that ended it was due. */
 static int64_t most_ns(const struct costs *c, const struct rows *r, size_t i)
 {
 	int64_t late_ns = r->length_ns[i] - r->sleep_ns[i];
 
-	if (c->given || r->cause[i] != c->timer || r->sleep_ns[i] < 0 || late_ns < 0)
+	if (c->given || r->cause[i] != c->timer || by_other(r, i) || r->sleep_ns[i] < 0 ||
+	    late_ns < 0)
 		return INT64_MAX;
 	return late_ns;
 }
@@ -157,13 +164,13 @@ void intervals_make(const struct rows *r, const struct costs *c, struct open_int
 			continue;
 		if (polls)
 			e.paid_ns = s->cost_ns;
-		else if (c->given || (c->itself >> (r->cause[i] & 31) & 1) || !e.woken)
+		else if (c->given || !by_other(r, i))
 			e.paid_ns = min_of(s->cost_ns, most_ns(c, r, i));
 		else if (known)
 			e.paid_ns = max_of(r->wait_ns[i] - usual_of(c, table * STATES + state,
 								    r->wait_ns[i]), 0);
 		else
-			e.paid_ns = max_of(r->wait_ns[i] - c->reference_ns, 0);
+			e.paid_ns = max_of(r->wait_ns[i] - c->usual_ns[table], 0);
 		if (e.woken)
 			e.more_ns = polls ? c->supposed_ns : min_of(c->supposed_ns,
 								   most_ns(c, r, i) - e.paid_ns);

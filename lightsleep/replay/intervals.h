@@ -14,6 +14,7 @@
 /**
  * struct rows - idle periods, as a recording's table has them
  * @sleep_ns: until the next timer, as the governor was told; -1 where it is not known
+ * @waker_cpu: on which CPU the task was woken: on its own one, an interrupt did that
  * @somebody: whether a task ran next
  * @woken: whether @wait_ns is known
  */
@@ -26,6 +27,7 @@ struct rows {
 	const int8_t *cause;
 	const int64_t *sleep_ns;
 	const int32_t *waker;
+	const int32_t *waker_cpu;
 	const int32_t *wakee;
 	const uint8_t *somebody;
 	const int64_t *wait_ns;
@@ -42,14 +44,13 @@ struct rows {
  *	   one says begins where it ends. STATES for each table, and one more
  * @rank_from_ns: a wakeup that took so long or longer is as slow as
  * @rank_usual_ns: one of the reference that took so long
- * @reference_ns: what a wakeup of the reference typically takes, for states without ranks
- * @supposed_ns: the same, where that is only supposed; else 0
+ * @usual_ns: what a wakeup of the reference typically takes, by table, for states without ranks
+ * @supposed_ns: the same, of all tables, where that is only supposed; else 0
  * @halt_ns: what leaving a state in which the CPU polls costs, by table: what a halt does
  * @halt_state: the state of a halt where the recorded CPU only polled, by table
  * @unknown: the cause of periods that ended without evidence
  * @tick: the cause of those that the tick ended
  * @timer: the cause of those that a timer ended
- * @itself: the causes, as bits, of those that an interrupt of the CPU's own ended
  * @given: the user says what each wakeup from a halt costs
  * @loops: pairs of waker and wakee in closed loops, in order
  * @peer_ns: the most that a wakeup of the waker by the wakee costs, of each
@@ -62,9 +63,9 @@ struct costs {
 	const int64_t *ranks;
 	const int64_t *rank_from_ns;
 	const int64_t *rank_usual_ns;
+	const int64_t *usual_ns;
 	const int64_t *halt_ns;
 	const uint8_t *halt_state;
-	int64_t reference_ns;
 	int64_t supposed_ns;
 	int64_t joined_ns;
 	int64_t first_ns;
@@ -73,7 +74,6 @@ struct costs {
 	int8_t unknown;
 	int8_t timer;
 	int8_t tick;
-	uint8_t itself;
 	uint8_t given;
 	const int64_t *loops;
 	const int64_t *peer_ns;

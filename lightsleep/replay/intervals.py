@@ -229,9 +229,9 @@ def _part_of(rows: Rows, tables: Ns, costs: Costs) -> _Part:
     own_ns = costs.own(tables, rows.state, rows.wait_ns)
     end_ns = rows.entered_ns + rows.length_ns
     late_ns = rows.length_ns - rows.sleep_ns
-    timed = rows.by_timer & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
+    timed = rows.by_timer & ~rows.by_other & (rows.sleep_ns >= 0) & (late_ns >= 0) & ~rows.polls
     most_ns = np.where(timed & (not costs.given), late_ns, NEVER_NS)
-    typical = rows.polls | rows.by_itself | costs.given | ~rows.woken
+    typical = rows.polls | costs.given | ~rows.by_other
     known = np.where((rows.state >= 0) & (rows.state < NO_STATE), rows.state, NO_STATE)
     timer_at_ns = np.where(
         rows.sleep_ns >= 0,

@@ -15,9 +15,6 @@ from lightsleep.periods.model import CAUSES, MAX_CPUS, Metadata
 Ns = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-ITSELF = ("timer", "tick", "device")
-"""What ends a period by an interrupt of the CPU's own."""
-
 JOINED_NS = 30_000
 """A row that begins so soon after the last one belongs to the same interval: in an emulator, a turn
 through the idle loop takes 5 to 20 us."""
@@ -27,7 +24,7 @@ SMALL = 1 << 16
 
 NEEDED = (
     *("cpu", "entered_ns", "length_ns", "state", "ended_by", "sleep_length_ns"),
-    *("waker_pid", "wakee_pid", "waking_to_running_ns"),
+    *("waker_pid", "waker_cpu", "wakee_pid", "waking_to_running_ns"),
 )
 """The columns that intervals are made of."""
 
@@ -96,7 +93,8 @@ class Rows:
         unknown = ended_by == code(batch, "unknown")
         self.by_tick = ended_by == code(batch, "tick")
         self.by_timer = ended_by == code(batch, "timer")
-        self.by_itself = np.isin(ended_by, [code(batch, cause) for cause in ITSELF])
+        # Else an interrupt of the CPU itself woke the task: it had left its state by then.
+        self.by_other = self.woken & (integers(batch, "waker_cpu") != self.cpu)
         self.sleep_ns = sleep_lengths(batch)
         self.nobody = np.asarray(batch.column("wakee_pid").is_null())
         polling = np.array(sorted(cpu << 16 | state for cpu, state in metadata.polled), np.int64)

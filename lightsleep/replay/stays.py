@@ -23,8 +23,8 @@ An idle interval has at most two stays: a poll, and then a halt.
   followed each other at once are one there, though the kernel compares each.)
 - A halt begins where the poll ends, after another turn through the idle loop (``Costs.turn_ns``),
   and lasts until the CPU has left its state. The state is the recorded one, whatever the policy.
-  Where the CPU only polled in the recording, it is the state that most wakeups by tasks came out of
-  (``Costs.halts``).
+  Where the CPU only polled in the recording, it is the state that most wakeups by other CPUs came
+  out of (``Costs.halts``).
 
 A stay in a state of which the recording does not know latency and residency counts for neither.
 The simulated CPU of a governor (machine.c) counts each of its stays by the same rule: a tick ends

@@ -98,10 +98,10 @@ def _of_costs(cost: Costs, governors: Sequence[Governor]) -> list[str]:
     said = [_halt_cost(cost)]
     if cost.mostly_estimated:
         said.append(
-            f"{cost.estimated_wakes:,} wakeups from halts were by the CPU's own timers and "
-            "devices. No event shows how long the CPU took to wake then. Each counts as what "
-            f"{cost.measured_wakes:,} wakeups by tasks took, so waiting, and what a policy saves "
-            "of it, are mostly estimated"
+            f"{cost.estimated_wakes:,} wakeups from halts were by interrupts of the CPU itself. "
+            "No event shows how long the CPU took to wake then. Each counts as what "
+            f"{cost.measured_wakes:,} wakeups by other CPUs took, so waiting, and what a policy "
+            "saves of it, are mostly estimated"
         )
     said += cost.warnings
     if governors and cost.untimed:

@@ -50,7 +50,8 @@ def test_a_timeline_begins_at_the_first_event(known: str) -> None:
     """The compiled reader of a trace.dat tells only at its end when the recording began."""
     second_ns, start_ns = 10**9, 7 * 10**9
     who = (None, None, None, None)
-    row: Row = (1, start_ns + 600_000_000, 300_000_000, 1, None, "ipi", *who, None, None, None)
+    end = (None, None, None, None)
+    row: Row = (1, start_ns + 600_000_000, 300_000_000, 1, None, "ipi", *who, *end)
     metadata = Metadata("host", "x")
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -77,7 +78,7 @@ def test_a_timeline_begins_at_the_first_event(known: str) -> None:
 def test_the_last_column_of_a_timeline_ends_with_the_recording() -> None:
     who = (None, None, None, None)
     span_ns = 1_000_000_000 + 12_345
-    row: Row = (0, 0, span_ns, 1, None, "ipi", *who, None, None, None)
+    row: Row = (0, 0, span_ns, 1, None, "ipi", *who, None, None, None, None)
     lost = time_lost(Metadata("host", "x", first_ns=0, last_ns=span_ns), [as_batch("host", [row])])
     (name,) = lost.timeline.idle_ns[0]
     shares = lost.timeline.shares(0, name, lost.timeline.columns_ns(0, span_ns, 128))
@@ -168,7 +169,8 @@ def test_time_lost_is_the_sum_of_the_waits() -> None:
         assert lost.all.within_ns(share) == pytest.approx(exact, rel=0.05)
     (name,) = lost.states
     assert lost.states[name].total_ns == sum(x["length_ns"] for x in rows)
-    assert lost.reference.count == sum(x["state"] == -1 and x["waker_pid"] != 0 for x in rows)
+    awake = [x for x in rows if x["state"] == -1]
+    assert lost.reference.count == sum(x["waker_cpu"] != x["cpu"] for x in awake)
     drawn = sum(bins.sum() for states in lost.timeline.idle_ns.values() for bins in states.values())
     assert drawn == pytest.approx(lost.states[name].total_ns)
     assert json.dumps(lost.document())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from recordings import PIPE
-from traces import switched
+from traces import SWITCH, event, idle, left, switched, waking
 
 from lightsleep.report.cli import report
 
@@ -70,6 +70,22 @@ def test_totals_are_those_of_the_report(tmp_path: Path) -> None:
     assert kinds["wakeup"] == figures["all"]["total_ns"] > 0
     assert kinds["reference"] == figures["reference"]["total_ns"]
     assert tasks_ns == {x["task"]: x["total_ns"] for x in figures["by_task"]}
+
+
+def test_what_a_cpu_that_is_awake_wakes_itself_is_in_no_total(tmp_path: Path) -> None:
+    pytest.importorskip("perfetto")
+    source, target = tmp_path / "trace.txt", tmp_path / "trace.pftrace"
+    lines = [idle(0, 1, 1), left(50, 1), switched(60, 1, "y", 3)]
+    for us, cpu, task in ((100, 0, "waker-7"), (200, 1, "<idle>-0")):
+        lines.append(event(us, 1, SWITCH.format("y", 3, "swapper/1", 0), "y-3"))
+        lines += [waking(us + 5, cpu, 42, task), switched(us + 9 + cpu, 1, "x", 42)]
+    source.write_text("# tracer: nop\n#\n" + "".join(lines))
+    done = CliRunner().invoke(report, [str(source), "--json", "--perfetto", str(target)])
+    assert done.exit_code == 0, done.output
+    (figures,) = json.loads(done.stdout)["results"]
+    found = [(kind, length_ns) for _, kind, _, length_ns in slices(target) if kind != "idle"]
+    assert found == [("reference", 4000), ("interrupt", 5000)]
+    assert figures["reference"]["total_ns"] == 4000
 
 
 def test_a_machine_that_never_idles_has_its_tracks(tmp_path: Path) -> None:

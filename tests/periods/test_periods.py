@@ -37,6 +37,7 @@ def test_who_woke_whom_and_how_long_it_took(trace: Any) -> None:
         "waking_to_running_ns": 60_000,
         "miss": None,
         "next_event_ns": None,
+        "waker_cpu": 0,
     }
 
 

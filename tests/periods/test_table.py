@@ -54,7 +54,7 @@ def made(count: int) -> list[Row]:
         if cpu == CPUS - 1 and number > 3 * CPUS:
             continue
         who = (None, None, None, None)
-        rows.append((cpu, 1000 * number, 500, 1, None, "ipi", *who, None, None, None))
+        rows.append((cpu, 1000 * number, 500, 1, None, "ipi", *who, None, None, None, None))
     return rows
 
 
@@ -171,8 +171,8 @@ def test_a_table_without_checksums_is_read(path: Path, tmp_path: Path) -> None:
 
 def test_a_period_that_began_before_those_of_the_first_group(tmp_path: Path) -> None:
     who = (None, None, None, None)
-    late: Row = (0, 5_000_000_000, 10_000, 1, None, "ipi", *who, None, None, None)
-    long: Row = (1, 0, 5_100_000_000, 1, None, "ipi", *who, None, None, None)
+    late: Row = (0, 5_000_000_000, 10_000, 1, None, "ipi", *who, None, None, None, None)
+    long: Row = (1, 0, 5_100_000_000, 1, None, "ipi", *who, None, None, None, None)
     metadata = Metadata("host", "made up", first_ns=0, last_ns=6 * 10**9)
     target = tmp_path / "periods.parquet"
     list(write_parquet(Recording(metadata, iter([as_batch("host", [late, long])])), target))

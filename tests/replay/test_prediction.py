@@ -34,7 +34,7 @@ REPLAY: dict[str, Any] = {
 def row(at_ns: int, cause: str, waited_ns: int | None) -> Row:
     """Return a period in HALT that ends in that way, after which a task had waited for so long."""
     who = (None, None, None, None) if waited_ns is None else ("a", 7, "b", 8)
-    return (0, at_ns, 1000, 1, None, cause, *who, waited_ns, None, None)
+    return (0, at_ns, 1000, 1, None, cause, *who, waited_ns, None, None, 1 if waited_ns else None)
 
 
 # Wakeups from other CPUs waited for 400 ms.

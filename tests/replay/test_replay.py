@@ -57,23 +57,25 @@ rows_of_cpus = st.lists(
         st.sampled_from(["unknown", "ipi", "timer", "tick", "device"]),
         st.sampled_from([(7, 8), (8, 7), (0, 9)]),
         st.one_of(st.none(), st.integers(0, 300)),  # until the next timer
+        st.booleans(),  # woken on the CPU itself
     ),
     min_size=1,
     max_size=80,
 )
 
 
-Drawn = list[tuple[int, int, int, int, int | None, str, tuple[int, int], int | None]]
+Drawn = list[tuple[int, int, int, int, int | None, str, tuple[int, int], int | None, bool]]
 
 
 def made(drawn: Drawn) -> list[Row]:
     """Return rows in which each CPU's time goes on."""
     now, rows = [0, 0, 0], []
-    for cpu, gap, length, state, wait, cause, pair, timer_us in drawn:
+    for cpu, gap, length, state, wait, cause, pair, timer_us, by_itself in drawn:
         begin = now[cpu] + gap
         length = 0 if state == AWAKE else length
         now[cpu] = begin + length
-        rows.append(timed(period(begin, length, state, wait, pair, cpu, cause), timer_us))
+        row = period(begin, length, state, wait, pair, cpu, cause, by_itself)
+        rows.append(timed(row, timer_us))
     return rows
 
 
@@ -204,8 +206,6 @@ def test_two_recordings_add_up() -> None:
     assert one.span_ns == 2 * two.span_ns
 
 
-def test_of_each_recording_only_what_is_said_of_it_is_kept() -> None:
-    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
 def test_the_share_of_loops_is_one_of_the_wakeups_by_tasks() -> None:
     batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
     one, two = replayed([batch]), replayed([batch])
@@ -215,6 +215,8 @@ def test_the_share_of_loops_is_one_of_the_wakeups_by_tasks() -> None:
     assert one.loop_share == 0.01
 
 
+def test_of_each_recording_only_what_is_said_of_it_is_kept() -> None:
+    batch = as_batch("host", [period(1000 * n, 100 + n) for n in range(50)])
     costs = dataclasses.replace(NO_COSTS, loops={7 << 32 | 8: 1}, ranks={(0, 1): Ranks((0,), (1,))})
     outcomes = [(dataclasses.replace(costs, halt_ns=n), replayed([batch])) for n in (1, 2)]
     total, kept = cli._together([Path("a.dat"), Path("b.dat")], outcomes)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from recordings import PIPE
-from replays import DEEP, ENGINES, HALT, NO_COSTS, US, judged, metadata, period, run
+from replays import DEEP, ENGINES, HALT, NO_COSTS, US, judged, metadata, period, run, timed
 
 from lightsleep.periods import formats
 from lightsleep.periods.model import AWAKE
@@ -76,19 +76,51 @@ def test_a_reference_that_differs_much_costs_no_halt_its_price(
     assert len(costs.warnings) == warned
 
 
-@pytest.mark.parametrize("by_task", [300, 301])
-def test_wakeups_that_are_mostly_estimated_are_named(by_task: int) -> None:
-    rows = [period(1000 * n, 100) for n in range(by_task)]
+@pytest.mark.parametrize("by_others", [300, 301])
+def test_wakeups_that_are_mostly_estimated_are_named(by_others: int) -> None:
+    rows = [period(1000 * n, 100) for n in range(by_others)]
     rows += [period(1000 * n, 100, pair=(0, 8), cause="timer") for n in range(400, 701)]
     costs = costs_of(metadata(), [as_batch("host", rows)])
     assert costs
-    assert (costs.measured_wakes, costs.estimated_wakes) == (by_task, 301)
-    assert costs.mostly_estimated == (by_task == 300)
+    assert (costs.measured_wakes, costs.estimated_wakes) == (by_others, 301)
+    assert costs.mostly_estimated == (by_others == 300)
     assert not replace(costs, given=True).mostly_estimated
-    said = words.notes(Replay({}, 10**9, 10**9, 0.0, 601), [("a.dat", costs)])
-    told = [x for x in said if "a.dat: 301 wakeups from halts were by the CPU's own timers" in x]
-    assert len(told) == (by_task == 300)
-    assert all(f"what {by_task} wakeups by tasks took" in x for x in told)
+    said = words.notes(Replay({}, 10**9, 10**9, 601), [("a.dat", costs)])
+    estimated = "a.dat: 301 wakeups from halts were by interrupts of the CPU itself. "
+    told = [x for x in said if estimated in x]
+    assert len(told) == (by_others == 300)
+    assert all(f"what {by_others} wakeups by other CPUs took" in x for x in told)
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_what_an_interrupt_wakes_on_another_cpu_is_measured_and_on_its_own_is_not(
+    make_engine: Callable[[], Engine],
+) -> None:
+    """Waker 0 is each idle CPU: that of the network's interrupts, or this one, in a softirq."""
+    there, here = (
+        [period(1000 * n, 500, HALT, wait_us, (0, 8), by_itself=wait_us < 9) for n in range(40)]
+        for wait_us in (60, 3)
+    )
+    costs = costs_of(metadata(), [as_batch("host", there)])
+    assert costs
+    assert (costs.measured_wakes, costs.estimated_wakes) == (40, 0)
+    assert costs_of(metadata(), [as_batch("host", here)]) is None
+    costs = costs_of(metadata(), [as_batch("host", [*there, *here])])
+    assert costs
+    assert (costs.measured_wakes, costs.estimated_wakes) == (40, 40)
+    assert costs.halt_ns == pytest.approx(60 * US, rel=0.03)
+    ((_, made),) = make_engine().reader(metadata(), costs).intervals(as_batch("host", here))
+    assert made.cost_ns.tolist() == [costs.halt_ns] * 40
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_a_timer_does_not_bound_what_a_wakeup_by_another_cpu_costs(
+    make_engine: Callable[[], Engine],
+) -> None:
+    row = timed(period(0, 100, wait_us=40, cause="timer", by_itself=False), 95)
+    ((_, made),) = make_engine().reader(metadata(), NO_COSTS).intervals(as_batch("host", [row]))
+    assert made.cost_ns.tolist() == [40 * US]
+    assert made.arrival_ns.tolist() == [60 * US]
 
 
 @pytest.mark.parametrize("make_engine", ENGINES)
@@ -160,8 +192,8 @@ def test_the_usual_state_of_few_wakeups_is_named_and_so_is_that_of_another_cpu()
     assert found
     assert found.states[1, HALT] == found.states[0, HALT]
     assert list(found.warnings) == [
-        "29 wakeups by tasks are all that tells what leaving C1 of CPU 0 and those with the same "
-        "states costs",
+        "29 wakeups by other CPUs are all that tells what leaving C1 of CPU 0 and those with the "
+        "same states costs",
         "C1 of CPU 1 and those with the same states woke tasks fewer than 30 times by another CPU, "
         "so that leaving one counts as what leaving C1 on CPU 0 costs",
     ]

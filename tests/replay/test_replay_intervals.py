@@ -272,6 +272,41 @@ def test_cpus_with_other_tables_of_states_have_other_costs(compiled: bool) -> No
         assert found[cpu].state.tolist() == [HALT, HALT]
 
 
+def wakeups(cpu: int, awake_us: int, halted_us: int, awake: int) -> list[Row]:
+    """Return wakeups of a CPU: some found it awake, ten times as many had it leave a halt."""
+    rows = [period(1000 * n, 500, wait_us=halted_us, cpu=cpu) for n in range(10 * awake)]
+    return rows + [period(10**6 * n, 0, AWAKE, awake_us, cpu=cpu) for n in range(awake)]
+
+
+@pytest.mark.parametrize("make_engine", ENGINES)
+def test_cores_that_differ_have_references_that_differ(make_engine: Callable[[], Engine]) -> None:
+    """What a wakeup of a slow core takes is no measure for what a fast one loses in a halt."""
+    rows = [*wakeups(1, 14, 30, 1000), *wakeups(0, 4, 12, 30)]
+    costs = costs_of(hybrid(), [as_batch("host", rows)])
+    assert costs
+    assert costs.states[0, HALT] == pytest.approx(8 * US, rel=0.06)
+    assert costs.states[1, HALT] == pytest.approx(16 * US, rel=0.06)
+    assert costs.reference_ns == pytest.approx(14 * US, rel=0.03)
+    assert not costs.warnings
+    # Of a state that no wakeup came out of before, the same is subtracted.
+    rare = [period(0, 500, DEEP, 100, cpu=cpu) for cpu in (0, 1)]
+    found = dict(make_engine().reader(hybrid(), costs).intervals(as_batch("host", rare)))
+    waited_us = [found[cpu].cost_ns.tolist()[0] / US for cpu in (0, 1)]
+    assert waited_us == pytest.approx([96, 86], rel=0.03)
+
+
+def test_cores_that_are_hardly_found_awake_share_what_that_takes() -> None:
+    rows = [*wakeups(1, 14, 30, 1000), *wakeups(0, 4, 12, 29)]
+    costs = costs_of(hybrid(), [as_batch("host", rows)])
+    assert costs
+    assert costs.states[0, HALT] == 0
+    assert costs.states[1, HALT] == pytest.approx(16 * US, rel=0.06)
+    assert list(costs.warnings) == [
+        "fewer than 30 wakeups of CPU 0 and those with the same states found the CPU polling or "
+        "awake, so that what one takes there without a halt counts as what it takes on all CPUs"
+    ]
+
+
 def test_under_a_driver_that_hides_its_polls_no_state_polls() -> None:
     hidden = metadata()
     hidden.environment["cpuidle_driver"] = "lightsleep"
