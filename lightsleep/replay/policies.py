@@ -143,6 +143,20 @@ def parse(names: str) -> dict[str, Make | Governor | None]:
     return found
 
 
+def setting_of(name: str, weight: int = WAIT_WEIGHT) -> str | None:
+    """Return the setting of ``lightsleep try`` that does the same; None where there is none.
+
+    1 ns of waiting counts ``weight`` ns.
+    """
+    if name == "lightsleep":
+        return name if weight == WAIT_WEIGHT else f"{name}:weight={weight}"
+    kind, _, time = name.partition(":")
+    limit_ns = (units.parse_ns(time) if kind == "fixed" else None) or 0
+    if 0 < limit_ns <= CEILING_NS and limit_ns % 1000 == 0:
+        return f"lightsleep:fixed:{limit_ns // 1000}us"
+    return name if name == "haltpoll" else None
+
+
 def _maker(name: str) -> Make | Governor | None:
     if name == STOCK:
         return None

@@ -15,13 +15,16 @@ from lightsleep.replay.account import OPTIMUM, Account, Gain, Outcome, Replay, g
 from lightsleep.replay.costs import Costs
 from lightsleep.replay.governed import Governor
 from lightsleep.replay.intervals import FAR_NS
-from lightsleep.replay.policies import STOCK
+from lightsleep.replay.policies import STOCK, setting_of
 from lightsleep.terminal import least_width, whole
 from lightsleep.units import counted, digits, seconds, us, value
 
 SCHEMA = "lightsleep.replay"
 VERSION = 1
-PRICED = ("policy", "waited", "p50 us", "p99 us", "polled", "of idle time", "in vain", "regret")
+PRICED = (
+    *("policy", "waited", "p50 us", "p99 us", "polled", "of idle time"),
+    *("polls in vain", "regret"),
+)
 STAYED = ("too shallow", "too deep", "wakes from halts")
 """Columns that stand in a table of their own on a terminal, which has no room for both."""
 
@@ -57,7 +60,10 @@ def recommendation(replay: Replay, costs: Sequence[tuple[str, Costs]]) -> str:
         )
         return f"Keep what was recorded: {why} {_told(replay, best, saved)}"
     at_most = any(cost.at_most for _, cost in costs)
-    return f"Try {best.name}. {_told(replay, best, saved, 'at most ' if at_most else '')}" + (
+    setting = setting_of(best.name, replay.weight)
+    how = f": sudo lightsleep try -s {setting} -- COMMAND" if setting else ""
+    told = _told(replay, best, saved, "at most " if at_most else "")
+    return f"Try {best.name}{how}. {told}" + (
         UNKNOWN if at_most or any(cost.doubted for _, cost in costs) else ""
     )
 
@@ -120,13 +126,13 @@ def _of_costs(cost: Costs, governors: Sequence[Governor]) -> list[str]:
     if cost.hides_polls:
         said.append(
             "recorded under cpuidle-lightsleep, whose polls are in no event. Each is taken for a "
-            "halt: replay a recording made without the driver, or with mode=off"
+            "halt: record again under lightsleep enable lightsleep:off"
         )
     if cost.lacks_driver:
         said.append(
             "recorded without an idle driver. With one, each wakeup from a halt takes a little "
-            "longer, and gains are smaller than shown: load cpuidle-lightsleep with mode=off, and "
-            "record again"
+            "longer, and gains are smaller than shown: record again under lightsleep enable "
+            "lightsleep:off"
         )
     return said
 
@@ -241,7 +247,7 @@ def explained(replay: Replay) -> str:
     times = f"{replay.weight} times " if replay.weight > 1 else ""
     return (
         f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
-        f"and {counted(replay.wakes, 'wakeup')}. in vain: polls that no wakeup ended; regret: "
+        f"and {counted(replay.wakes, 'wakeup')}. polls in vain: those that no wakeup ended; regret: "
         f"time polled plus {times}the time waited, above the optimum. too shallow, too deep: time "
         "in states for which the kernel would count below, above."
     )

@@ -272,7 +272,9 @@ def test_a_recommendation_has_an_interval_that_bears_it() -> None:
     saved = gain(outcome, "fixed:30us")
     assert saved.ns == 999 * (40 - 20) * US
     assert saved.low_ns > 0
-    assert words.recommendation(outcome, []).startswith("Try fixed:30us.")
+    assert words.recommendation(outcome, []).startswith(
+        "Try fixed:30us: sudo lightsleep try -s lightsleep:fixed:30us -- COMMAND. In "
+    )
     # Nobody comes within any limit.
     rows = [period(1000 * n, 900, wait_us=None, cause="timer") for n in range(999)]
     outcome = replay(metadata(), NO_COSTS, [as_batch("host", rows)], parse("stock,fixed:30us"))

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from replays import ENGINES, NO_COSTS, US, limits, metadata, needs_compiler, period
+from scan_trees import unfold
 
 from lightsleep.periods.source import as_batch
 from lightsleep.replay.account import replay
 from lightsleep.replay.cli import replay_command
 from lightsleep.replay.engine import Engine
-from lightsleep.replay.policies import CEILING_NS, WAIT_WEIGHT, Haltpoll, parse
+from lightsleep.replay.policies import CEILING_NS, WAIT_WEIGHT, Haltpoll, parse, setting_of
+from lightsleep.scan.collect import collect
+from lightsleep.settings import catalogue
 from lightsleep.sources import KERNEL
 
 
@@ -52,6 +56,25 @@ def test_haltpoll_grows_and_shrinks_as_documented() -> None:
 def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
     limits(policy, np.array([10_000 * US]))
     assert policy.limit_ns == after_us * US
+
+
+@pytest.mark.parametrize("weight", [WAIT_WEIGHT, 20])
+def test_try_knows_the_settings_of_the_default_policies(weight: int, tmp_path: Path) -> None:
+    (names,) = (x.default for x in replay_command.params if x.name == "policies")
+    machines = {"lightsleep": "lightsleep-guest", "haltpoll": "kvm-haltpoll"}
+    for name in set(names.split(",")) - {"stock"}:
+        setting = setting_of(name, weight)
+        assert setting
+        kind = setting.partition(":")[0]
+        root = unfold(machines[kind], tmp_path / kind)
+        assert catalogue.plan(setting, collect(root)[0], root)
+    assert setting_of("lightsleep", 20) == "lightsleep:weight=20"
+    assert setting_of("fixed:1.5ms") == "lightsleep:fixed:1500us"
+
+
+@pytest.mark.parametrize("name", ["stock", "fixed:0us", "fixed:1ns", "fixed:20ms", "teo@6.12"])
+def test_what_no_setting_does_has_none(name: str) -> None:
+    assert setting_of(name) is None
 
 
 @needs_compiler
