@@ -34,6 +34,9 @@ def kinds(lost: TimeLost) -> list[str]:
 TOP = 5
 """Lines of each table on the terminal."""
 
+FIGURES = ("wakeups", "total", "of wall time", "p50 us", "p99 us", "idle state's part")
+"""The other columns of each table."""
+
 HUNDRED = 100
 """Of fewer wakeups, none is the slowest in a hundred."""
 
@@ -123,7 +126,7 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
     for number, kind in enumerate(kinds(lost)):
         ranked, first = lost.top(kind), TITLES[kind][1]
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in (first, "wakeups", "total", "of wall time", "p50 us", "p99 us", "idle"):
+        for title in (first, *FIGURES):
             table.add_column(title, justify="left" if title == first else "right")
         for name, wakes in ranked[:TOP]:
             table.add_row(*(Text(cell) for cell in line(lost, name, wakes)))
@@ -134,9 +137,9 @@ def show(console: Console, lost: TimeLost, label: str) -> None:
         if len(ranked) > TOP:
             console.print(Text(f"and {digits(len(ranked) - TOP, '')} more", "dim"))
     console.print(
-        "\nidle: the part of the total that is the idle state's, going by the medians of wakeups "
-        "out of each state. It is empty where these are too close to that of wakeups that found a "
-        "CPU polling or awake, or where too few wakeups are known."
+        f"\n{FIGURES[-1]}: what it took of the total, going by the medians of wakeups out of each "
+        "state. It is empty where these are too close to that of wakeups that found a CPU polling "
+        "or awake, or where too few wakeups are known."
     )
     for note in lost.metadata.warnings():
         console.print(Text.assemble(("note: ", "bold cyan"), note))

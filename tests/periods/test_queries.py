@@ -17,8 +17,10 @@ from replays import period
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import Recording, write_parquet
+from lightsleep.periods.words import FIGURES, TITLES, TOP
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
+from lightsleep.report.recording_section import SHOWN
 
 PAGE = ROOT / "docs" / "record.md"
 
@@ -61,6 +63,15 @@ def test_halts_in_state_0_are_in_the_answers(
     monkeypatch.chdir(tmp_path)
     for query in re.findall(r"^    (SELECT .*?)\n\n", PAGE.read_text(), re.M | re.S):
         assert duckdb.sql(query).fetchall(), query
+
+
+def test_the_page_explains_each_table_and_column_of_a_report() -> None:
+    text = " ".join(PAGE.read_text().split())
+    read = text.partition(" ## Read ")[2].partition(" ## Ask more")[0]
+    assert [title for title, _ in TITLES.values() if title not in read] == []
+    assert [title for title in FIGURES if f"**{title}**" not in read] == []
+    assert f"the first {TOP} rows of each table" in read
+    assert f"`report.html` shows {SHOWN}," in read
 
 
 def test_a_folder_is_replayed_as_its_files_are(folder: Path) -> None:
