@@ -49,13 +49,9 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o666, owner: Owner | None 
     """Replace the content of ``path`` by ``data``, making its folder where missing.
 
     A file that was not there gets ``mode``, less what the umask takes away, and where root writes,
-    it gets ``owner``. One that was there keeps its own mode, but nobody may read or write it then
-    whom ``mode`` keeps from that.
-
-    Until the scratch file is whole, an existing file keeps its content, and no scratch file stays
-    behind. If it then can neither replace the file nor be copied into it, it stays, and the error
-    names it.
-
+    it gets ``owner``. Until the scratch file
+    is whole, an existing file keeps its content, and no scratch file stays behind. If it then can
+    neither replace the file nor be copied into it, it stays, and the error names it.
     Raises LightsleepError where the file cannot be written.
     """
     with streamed(path, mode, owner) as file:
@@ -188,15 +184,14 @@ def _replaced(
 ) -> Iterator[BinaryIO]:
     """Lend a new file that takes the place of ``target``; it has the ``old`` one's mode and owner.
 
-    The owner only where root writes, and then both only of place.predecessor(). Unless ``mode`` is
-    ``exact``, the umask takes away from it, and what it denies is denied by the old one's, too.
+    The owner only where root writes, and then both only of place.predecessor(). From ``mode`` the
+    umask takes away, unless it is ``exact``.
     """
     found = old
     if os.geteuid() == 0:
         old = place.predecessor(target)
     if old:
-        denied = 0 if exact else 0o666 & ~mode
-        mode, owner = stat.S_IMODE(old.st_mode) & ~denied, (old.st_uid, old.st_gid)
+        mode, owner = stat.S_IMODE(old.st_mode), (old.st_uid, old.st_gid)
     elif found and not exact:  # whoever put it there, what it denies to others stays denied
         mode &= stat.S_IMODE(found.st_mode)
     # Not named after the target, whose name may be as long as a name can be.

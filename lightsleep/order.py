@@ -185,7 +185,8 @@ def ranks(n: int, percent: int = 50) -> tuple[int | None, int | None]:
     None stands for a side that no sample bounds.
     """
     tail, q = (1 - CONFIDENCE) / 2, percent / 100
-    return _rank(n, q, tail), _mirrored(n, _rank(n, 1 - q, tail))
+    low = _rank(n, q, tail)
+    return low, _mirrored(n, low if q == 0.5 else _rank(n, 1 - q, tail))
 
 
 def _mirrored(n: int, rank: int | None) -> int | None:
@@ -194,13 +195,14 @@ def _mirrored(n: int, rank: int | None) -> int | None:
 
 def _rank(n: int, q: float, tail: float) -> int | None:
     """Return the largest i with P(B(n, q) < i) <= tail, None where there is none."""
-    below = 0.0
-    # What is farther below the mean adds nothing that a float would show.
-    first = max(0, math.floor(n * q - 12 * math.sqrt(n * q * (1 - q))) - 40)
+    # What is farther below the mean is less than 1e-13 in all.
+    first = max(0, math.floor(n * q - 8 * math.sqrt(n * q * (1 - q))) - 40)
+    below, here = 0.0, _pmf(n, first, q)
     for count in range(first, n + 1):
-        below += _pmf(n, count, q)
+        below += here
         if below > tail:
             return count or None
+        here *= (n - count) / (count + 1) * q / (1 - q)  # a histogram of days has many samples
     return n or None
 
 

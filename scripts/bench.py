@@ -39,8 +39,9 @@ CITED = re.compile(r"results/([\w-]+)\.md")
 TRIES = 2
 """How often an experiment is run at most whose control differs."""
 LEFT_OUT = (
-    "left out: results with options (such as a kernel) or of no experiment of ours, and comparisons "
-    "of the same with the same; run their commands by hand, where what these name is there"
+    "left out: results with options (such as a kernel) or of no experiment of ours, and "
+    "comparisons of the same with the same; run their commands by hand, where what these "
+    "name is there"
 )
 """What is said of results that no run without a person would be like."""
 UNKNOWN_TURN_S = 10.0

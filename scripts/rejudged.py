@@ -463,9 +463,7 @@ def _ratio_of_medians(found: Judged) -> float:
 
 
 def _apart(far: Judged) -> tuple[str, str]:
-    medians = (
-        units.value(statistics.median(x), far.metric.unit) for x in (far.theirs, far.ours)
-    )
+    medians = (units.value(statistics.median(x), far.metric.unit) for x in (far.theirs, far.ours))
     return f"{far.metric.title}: {' and '.join(medians)}", words.finding(far.new, far.metric)
 
 

@@ -53,16 +53,6 @@ def test_a_file_keeps_its_mode(tmp_path: Path, umask: int, before: int) -> None:
     assert mode(tmp_path / "old") == before
 
 
-@pytest.mark.parametrize(("before", "after"), [(0o644, 0o600), (0o400, 0o400)])
-def test_what_is_private_is_so_where_a_file_was_there(
-    tmp_path: Path, before: int, after: int
-) -> None:
-    (tmp_path / "old").touch()
-    (tmp_path / "old").chmod(before)
-    write_json(tmp_path / "old", {}, 0o600)
-    assert mode(tmp_path / "old") == after
-
-
 @pytest.mark.parametrize(("before", "after"), [(None, 0o644), (0o600, 0o600)])
 def test_what_is_for_others_has_its_mode_whatever_the_umask(
     tmp_path: Path, umask: int, before: int | None, after: int

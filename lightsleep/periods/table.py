@@ -23,12 +23,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.model import SCHEMA, VERSION, Metadata
+from lightsleep.periods.model import SCHEMA, Metadata
 
 ROWS = 1 << 16
 """Rows of a batch."""
@@ -38,6 +39,12 @@ WINDOW = CLASSES * ROWS
 """Rows that are kept in memory until they are written."""
 
 METADATA = SCHEMA.encode()
+
+WAKER_CPU = "waker_cpu"
+WITHOUT_WAKER_CPU = 2
+"""The version of tables that lack this column; older ones are not read."""
+UNKNOWN_CPU = -1
+"""What stands there where another CPU woke the task, and nothing says which."""
 
 CLASSES_OF = b"lightsleep.classes"
 """Under this key, the metadata of a file says how many classes it has, and how many rows each group
@@ -137,20 +144,41 @@ def open_table(
         document = (file.metadata.metadata or {}).get(METADATA)
         known = None if document is None else json.loads(document)
         _refuse_older(path, known)
-        if known is None or not found.equals(COLUMNS, check_metadata=False):
+        lacks_cpu = isinstance(known, dict) and known.get("version") == WITHOUT_WAKER_CPU
+        expected = COLUMNS.remove(len(COLUMNS) - 1) if lacks_cpu else COLUMNS
+        if known is None or not found.equals(expected, check_metadata=False):
             raise ValueError(
                 "not a table of idle periods of lightsleep: its columns or its metadata differ"
             )
         metadata = _described(path, known)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise LightsleepError(f"{path}: damaged or no Parquet file of ours: {error}") from error
-    return metadata, _rows(path, file, columns, share)
+    if not lacks_cpu:
+        return metadata, _rows(path, file, columns, share)
+    there = None if columns is None else [x for x in columns if x != WAKER_CPU]
+    batches = _rows(path, file, there, share)
+    if columns is not None and WAKER_CPU not in columns:
+        return metadata, batches
+    return metadata, map(_with_waker_cpu, batches)
+
+
+def _with_waker_cpu(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the last column to rows of a table that lacks it, by what such tables meant.
+
+    A task woke from another CPU, which one is not known; no task, the CPU woke one itself.
+    """
+    waker, cpu = batch.column("waker_pid"), batch.column("cpu")
+    unknown = pa.scalar(UNKNOWN_CPU, pa.int32())
+    woken_on = pc.if_else(pc.equal(waker, 0), cpu, unknown)  # null where the waker is
+    fields = [*batch.schema, COLUMNS.field(WAKER_CPU)]
+    return pa.RecordBatch.from_arrays([*batch.columns, woken_on], schema=pa.schema(fields))
 
 
 def _refuse_older(path: Path, document: Any) -> None:
-    """Raise LightsleepError where the metadata of a table is of a version before ours."""
+    """Raise LightsleepError where the metadata of a table is of a version that is not read."""
     version = document.get("version") if isinstance(document, dict) else None
-    if isinstance(version, int) and version < VERSION and document.get("schema") == SCHEMA:
+    older = isinstance(version, int) and version < WITHOUT_WAKER_CPU
+    if older and document.get("schema") == SCHEMA:
         raise LightsleepError(
             f"{path}: a table of an older lightsleep (version {version}): make it again from the "
             "trace, with report --parquet"

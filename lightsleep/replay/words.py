@@ -247,9 +247,9 @@ def explained(replay: Replay) -> str:
     times = f"{replay.weight} times " if replay.weight > 1 else ""
     return (
         f"In {seconds(replay.span_ns)} of recording with {seconds(replay.idle_ns)} of idle time "
-        f"and {counted(replay.wakes, 'wakeup')}. polls in vain: those that no wakeup ended; regret: "
-        f"time polled plus {times}the time waited, above the optimum. too shallow, too deep: time "
-        "in states for which the kernel would count below, above."
+        f"and {counted(replay.wakes, 'wakeup')}. polls in vain: those that no wakeup ended; "
+        f"regret: time polled plus {times}the time waited, above the optimum. "
+        "too shallow, too deep: time in states for which the kernel would count below, above."
     )
 
 

@@ -96,9 +96,7 @@ def noise(shape: tuple[int, int], share: float, runs: int = RUNS, heavy: bool = 
 def shown(effects: Floats, boots: int, confidence: float = 0.95) -> float:
     """Return in which share of runs a difference is shown."""
     none = [0.0] * effects.shape[1]
-    verdicts = [
-        compare(none, x.tolist(), "none", "%", confidence, boots).verdict for x in effects
-    ]
+    verdicts = [compare(none, x.tolist(), "none", "%", confidence, boots).verdict for x in effects]
     return sum(verdict.differs for verdict in verdicts) / len(verdicts)
 
 

@@ -77,7 +77,11 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["shell", "--kernel-tree", "gone"], 2, "'gone' does not exist"),
         (["shell", "--kernel-tree", "."], 1, "is no tree of a kernel"),
         (["compare", "idle", "--patched-tree", "."], 2, "name the kernel without the patch, too"),
-        (["compare", "idle", "--claim", "ipis"], 2, "--claim is about the kernel of --patched-tree"),
+        (
+            ["compare", "idle", "--claim", "ipis"],
+            2,
+            "--claim is about the kernel of --patched-tree",
+        ),
         (
             ["compare", "idle", "--kernel-tree", ".", "--patched-tree", "."],
             2,

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paths import FIXTURES
 
 from lightsleep.errors import LightsleepError
@@ -119,18 +117,6 @@ def test_a_histogram_that_misses_answers_is_refused() -> None:
 def test_units_of_wrk(latency: str, us: float) -> None:
     text = recorded("nginx_1").replace("6.66ms", latency)
     assert outputs.wrk(text).p50_us == pytest.approx(us)
-
-
-@given(
-    counts=st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any),
-    part=st.floats(0.01, 1),
-)
-def test_a_quantile_is_the_bucket_of_the_sorted_value(counts: list[int], part: float) -> None:
-    buckets = [(float(i), float(i), count) for i, count in enumerate(counts)]
-    values = [low for low, _, count in buckets for _ in range(count)]
-    found = outputs.quantile(buckets, part)
-    assert sum(value <= found for value in values) >= part * len(values)
-    assert sum(value < found for value in values) < part * len(values)
 
 
 CYCLIC = "T: 0 (27156) P:80 I:1000 C:    500 Min:      9 Act:   32 Avg:   21 Max:      79\n"

@@ -100,7 +100,7 @@ def test_the_same_events_give_the_same_rows(name: str, style: Style, tmp_path: P
             before["waker_comm"] = after["waker_comm"]
         # A compact event does not say what wakes; in the beginning, nothing else does.
         if style.compact and after["waker_pid"] is None and not named:
-            before |= {x: after[x] for x in ("waker_pid", "waking_to_running_ns")}
+            before |= {x: after[x] for x in ("waker_pid", "waker_cpu", "waking_to_running_ns")}
         assert before == after
     assert named
 

@@ -216,6 +216,28 @@ def test_a_table_of_an_older_version_is_refused(path: Path, lacking: tuple[str, 
     )
 
 
+@pytest.mark.parametrize("columns", [None, ("cpu", "waker_pid", "waker_cpu"), ("cpu", "state")])
+def test_a_table_that_does_not_say_which_cpu_woke_is_read(
+    columns: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    """An idle CPU woke itself, as such tables meant it. Of other CPUs, the number is not known."""
+    path = tmp_path / "old.parquet"
+    wakers = (("swapper/3", 0), ("a", 7), (None, None))
+    rows = [
+        (3, 1000 * at, 500, 1, None, "ipi", *waker, "b", 8, 900, None, None, None)
+        for at, waker in enumerate(wakers)
+    ]
+    document = Metadata("host", "made up", first_ns=0, last_ns=9000).to_json() | {"version": 2}
+    old = COLUMNS.remove(COLUMNS.get_field_index("waker_cpu"))
+    with pq.ParquetWriter(path, old) as writer:
+        writer.write_batch(as_batch("host", rows).select(old.names))
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    (batch,) = open_table(path, columns)[1]
+    assert batch.schema.names == list(columns or COLUMNS.names)
+    if "waker_cpu" in batch.schema.names:
+        assert batch.column("waker_cpu").to_pylist() == [3, -1, None]
+
+
 @pytest.mark.parametrize(
     ("lacking", "of_state"), [("driver_cost_ns", False), ("disabled", True), ("lost", False)]
 )

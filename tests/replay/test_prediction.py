@@ -31,19 +31,21 @@ REPLAY: dict[str, Any] = {
 }
 
 
-def row(at_ns: int, cause: str, waited_ns: int | None) -> Row:
+def row(at_ns: int, cause: str, waited_ns: int | None, waker_cpu: int = 1) -> Row:
     """Return a period in HALT that ends in that way, after which a task had waited for so long."""
     who = (None, None, None, None) if waited_ns is None else ("a", 7, "b", 8)
-    return (0, at_ns, 1000, 1, None, cause, *who, waited_ns, None, None, 1 if waited_ns else None)
+    on = None if waited_ns is None else waker_cpu
+    return (0, at_ns, 1000, 1, None, cause, *who, waited_ns, None, None, on)
 
 
 # Wakeups from other CPUs waited for 400 ms.
 ROWS = [
     row(0, "ipi", 300_000_000),
-    row(2000, "timer", 7_000_000),
+    row(2000, "timer", 7_000_000, waker_cpu=0),
     row(4000, "store", 100_000_000),
     row(6000, "tick", None),
-    row(8000, "device", 9_000_000),
+    row(8000, "device", 9_000_000, waker_cpu=0),
+    row(10_000, "ipi", 5_000_000, waker_cpu=0),  # behind the interrupt, a softirq did
 ]
 
 
@@ -90,7 +92,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def replayed(table: Path) -> dict[str, Any]:
         (batch,) = open_recording(table).batches
         waited = batch["waking_to_running_ns"].to_pylist()
-        assert waited == [300_000_000, None, 100_000_000, None, None]
+        assert waited == [300_000_000, None, 100_000_000, None, None, None]
         return {policy: {"as_recorded": figures} for policy, figures in REPLAY.items()}
 
     monkeypatch.setattr(prediction, "replayed", replayed)

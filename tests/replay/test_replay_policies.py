@@ -62,7 +62,7 @@ def test_haltpoll_parameters(policy: Haltpoll, after_us: int) -> None:
 def test_try_knows_the_settings_of_the_default_policies(weight: int, tmp_path: Path) -> None:
     (names,) = (x.default for x in replay_command.params if x.name == "policies")
     machines = {"lightsleep": "lightsleep-guest", "haltpoll": "kvm-haltpoll"}
-    for name in set(names.split(",")) - {"stock"}:
+    for name in set(str(names).split(",")) - {"stock"}:
         setting = setting_of(name, weight)
         assert setting
         kind = setting.partition(":")[0]

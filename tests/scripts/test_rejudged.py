@@ -100,10 +100,12 @@ def test_controls_are_judged_by_both_rules() -> None:
     assert [(x.arm, x.before, x.now) for x in found] == [("control", 1, 0), ("control", 0, 0)]
     said = rejudged["_controls"]([rejudged["File"](ROOT, "[x](x.md)", result, [], found)])
     assert said[1].endswith(
-        "Of 2 comparisons of a control with its baseline, the old rule shows a difference in 1, the "
-        "new rule in 0. In 2, the new rule has too few rounds."
+        "Of 2 comparisons of a control with its baseline, the old rule shows a difference in 1, "
+        "the new rule in 0. In 2, the new rule has too few rounds."
     )
-    assert "| [x](x.md) | 2 | 1 | 0 | 2 | sched pipe: 1.20 s and 2.20 s | too few rounds |" in said[2]
+    assert (
+        "| [x](x.md) | 2 | 1 | 0 | 2 | sched pipe: 1.20 s and 2.20 s | too few rounds |" in said[2]
+    )
 
 
 def test_a_control_that_differs_is_shown_by_the_new_rule_too() -> None:

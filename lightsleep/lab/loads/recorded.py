@@ -34,9 +34,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.run.experiment import Metric
 
-ENDED_BY, WAITED = "ended_by", "waking_to_running_ns"
-ITSELF = pa.array(["timer", "tick", "device"])
-"""What ends an idle period by an interrupt of the CPU's own, in a table of the tool."""
+WAITED = "waking_to_running_ns"
 
 COUNTS = "/run/polled"
 CPUS = "/sys/devices/system/cpu"
@@ -188,7 +186,7 @@ def from_others(recording: Path) -> FromOthers:
     said("report", recording, "--parquet", str(path))
     with pq.ParquetFile(path) as file:
         table, described = file.read(), file.metadata.metadata
-    itself = pc.is_in(table[ENDED_BY].cast(pa.string()), ITSELF)
+    itself = pc.equal(table["waker_cpu"], table["cpu"])
     waited = pc.if_else(itself, pa.scalar(None, pa.int64()), table[WAITED])
     column = table.schema.get_field_index(WAITED)
     table = table.set_column(column, table.schema.field(column), waited)

@@ -304,7 +304,9 @@ def with_patched(experiment: Experiment, tree: Path, claimed: Sequence[str] = ()
             claims=(*claims, *experiment.claims),
         )
     except ValueError as error:
-        there = "" if callable(experiment.metrics) else ", ".join(x.name for x in experiment.metrics)
+        there = (
+            "" if callable(experiment.metrics) else ", ".join(x.name for x in experiment.metrics)
+        )
         raise WrongUsage(f"--claim: {error}{there and f'; metrics: {there}'}") from error
 
 

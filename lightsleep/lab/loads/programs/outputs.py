@@ -9,12 +9,11 @@ or where requests failed: a rate of errors is no rate of requests.
 from __future__ import annotations
 
 import csv
-import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightsleep.errors import LightsleepError
+from lightsleep.order import binned_quantile
 
 UNITS_US = {"us": 1.0, "ms": 1e3, "s": 1e6}
 DATAGRAMS_PER_LOSS = 1000
@@ -98,28 +97,17 @@ def dnsperf(text: str) -> Outcome:
     if DATAGRAMS_PER_LOSS * lost > completed or answered != completed:
         # The histogram is long, and says nothing of them.
         raise _failed("dnsperf", text.partition("Latency StdDev")[0])
-    buckets = [
-        (float(low), float(high), int(count))
-        for low, high, count in re.findall(r"(?m)^  ([\d.]+) - ([\d.]+):\s+(\d+)$", text)
-    ]
-    if sum(count for *_, count in buckets) != completed:
+    buckets = re.findall(r"(?m)^  ([\d.]+) - ([\d.]+):\s+(\d+)$", text)
+    middles_us = [1e6 * (float(low) + float(high)) / 2 for low, high, _ in buckets]
+    counts = {bucket: int(count) for bucket, (*_, count) in enumerate(buckets)}
+    if sum(counts.values()) != completed:
         raise _unexpected("dnsperf", text)
     return Outcome(
         per_s=_number("dnsperf", r"^  Queries per second:\s+([\d.]+)$", text),
         requests=completed,
-        p50_us=1e6 * quantile(buckets, 0.50),
-        p99_us=1e6 * quantile(buckets, 0.99),
+        p50_us=middles_us[binned_quantile(counts, 0.50)],
+        p99_us=middles_us[binned_quantile(counts, 0.99)],
     )
-
-
-def quantile(buckets: Sequence[tuple[float, float, int]], part: float) -> float:
-    """Return the middle of the bucket (low, high, count) that holds the quantile ``part``."""
-    left = math.ceil(part * sum(count for *_, count in buckets))
-    for low, high, count in buckets:
-        left -= count
-        if left <= 0:
-            return (low + high) / 2
-    raise AssertionError("buckets of a run have requests")
 
 
 def cyclictest_mean_us(text: str, warnings: str) -> float:
