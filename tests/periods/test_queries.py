@@ -71,7 +71,7 @@ def test_the_page_explains_each_table_and_column_of_a_report() -> None:
     assert [title for title, _ in TITLES.values() if title not in read] == []
     assert [title for title in FIGURES if f"**{title}**" not in read] == []
     assert f"the first {TOP} rows of each table" in read
-    assert f"`report.html` shows {SHOWN}," in read
+    assert f"`report.html` shows {SHOWN}." in read
 
 
 def test_a_folder_is_replayed_as_its_files_are(folder: Path) -> None:
