@@ -25,6 +25,7 @@ from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
+from lightsleep.lab import experiments
 from lightsleep.lab.run import protocol
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
@@ -272,7 +273,7 @@ def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     assert re.search(r"\| declared later: [✔✘?]", index)
     kept, _ = script.load_result(tmp_path / "old.json")
     said = headline(replace(kept, claims=[]), analyse(kept))
-    assert said.startswith("Pipe ping-pong: lightsleep is 5.98 times faster than stock")
+    assert said.startswith("sched pipe: lightsleep is 5.98 times faster than stock")
     assert "Nothing was claimed beforehand." in said
     assert said in written
     assert said in index
@@ -286,9 +287,35 @@ def test_the_index_says_where_nothing_was_claimed(tmp_path: Path) -> None:
     write_json(tmp_path / "mine.json", result.document())
     assert "Nothing was claimed beforehand. " in script.index_of(tmp_path)
     assert "| none beforehand |" in script.index_of(tmp_path)
-    result.experiment = "idle"  # of whose metrics this one has other titles
-    write_json(tmp_path / "mine.json", result.document())
-    assert "### Pipe ping-pong\n" in script.page_of(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "old", "new"),
+    [
+        ("idle", "sched_pipe_s", "sched pipe", "sched pipe"),  # only what was renamed has another
+        ("promotion", "deep_pct", "Silence in the deepest state", "Silence in the deepest state"),
+        ("promotion", "fooled_pct", "Silences begun shallow", None),
+        ("measure-rate", "ipi_20us_per_s", "State of 20 us, by ipi", None),
+        ("measure-rate", "ipi_20us_per_s", "State of 2 us, by ipi", "State of 2 us, by ipi"),
+        ("measure-truth", "timer_2000us", "State of 2000 us, woken by timer", None),
+        ("halt-cost", "off_in_pipe_us", "Cost that decided in pipe, too far from the loss", None),
+        ("smp-storm", "unmap_ipis_per_s", "Their interrupts", None),
+    ],
+)
+def test_a_kept_result_has_todays_title_where_the_old_one_says_the_same(
+    tmp_path: Path, experiment: str, name: str, old: str, new: str | None
+) -> None:
+    metrics = experiments.load(experiment).metrics
+    assert isinstance(metrics, tuple)
+    (today,) = (metric for metric in metrics if metric.name == name)
+    result = made_up()
+    metric = result.metrics["sched_pipe_s"]
+    result.experiment, result.claims = experiment, []
+    result.metrics = {name: replace(metric, title=old, unit=today.unit)}
+    write_json(tmp_path / "old.json", result.document())
+    kept, _ = script.load_result(tmp_path / "old.json")
+    assert kept.metrics[name].title == (new or today.title)
+    assert new or old != today.title
 
 
 def test_a_page_says_what_was_thrown_away_before_it() -> None:
