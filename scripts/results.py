@@ -37,7 +37,7 @@ DEMO = "idle-x86_64.json"
 PICTURE = "demo.svg"
 INDEX = "README.md"
 INDEX_OF = ("experiment", "architecture, kernel", "in a sentence", "claims", "control", "date")
-NO_CLAIMS = "none beforehand"
+NO_CLAIMS = "none declared"
 COUNTS = (
     "Where a page names the accelerator `tcg-icount`, the guests' clock counted instructions: what "
     "a wakeup costs a host is not in such times."

@@ -25,7 +25,7 @@ def headline(result: CompareResult, metrics: Sequence[MetricAnalysis]) -> str:
     claimed, the first claim that is refuted, else the first that held, else the first.
     Without claims, what the first treatment makes of the first metric. Without treatments, the
     baseline's lowest and highest median. Where the medians go another way, that. Then what came of
-    all claims, or that nothing was claimed; then the first percentage that something is claimed of,
+    all claims, or that none was declared; then the first percentage that something is claimed of,
     arm by arm; then how much all of it is worth.
     """
     if result.outcome:

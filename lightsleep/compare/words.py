@@ -62,7 +62,7 @@ COUNTS = "tcg-icount"
 """The accelerator whose clock counts instructions."""
 
 NO_DIFFERENCE = "no difference"
-NOT_CLAIMED = "Nothing was claimed beforehand"
+NOT_CLAIMED = "No claim was declared beforehand"
 NO_SPREAD = "none seen"
 BOOT_SPREAD = (
     "boot to boot: how far the effect against the baseline differs between boots, beyond what "

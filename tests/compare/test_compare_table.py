@@ -179,7 +179,7 @@ def test_the_headline_of_a_comparison_without_claims_or_treatments() -> None:
     result = made_up()
     result.claims = []
     assert headline(result).startswith("sched pipe: lightsleep is 5.98 times faster than stock")
-    assert ". Nothing was claimed beforehand. Emulated, " in headline(result)
+    assert ". No claim was declared beforehand. Emulated, " in headline(result)
     result.roles["lightsleep"] = "control"
     assert headline(result).count("stock ") == 2
     result.metrics = {"sched_pipe_s": result.metrics["sched_pipe_s"]}

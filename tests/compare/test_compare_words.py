@@ -310,7 +310,7 @@ def test_a_sentence_says_that_all_claims_held() -> None:
     result.claims = [held]
     said = headline(result, analyse(result))
     assert "All claims" not in said
-    assert "Nothing was claimed" not in said
+    assert "No claim was declared" not in said
 
 
 def test_what_is_refuted_is_told_first_whatever_kind_of_claim_it_is() -> None:

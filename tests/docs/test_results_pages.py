@@ -274,19 +274,21 @@ def test_claims_of_an_older_result_are_said_to_be_later(tmp_path: Path) -> None:
     kept, _ = script.load_result(tmp_path / "old.json")
     said = headline(replace(kept, claims=[]), analyse(kept))
     assert said.startswith("sched pipe: lightsleep is 5.98 times faster than stock")
-    assert "Nothing was claimed beforehand." in said
+    assert "No claim was declared beforehand." in said
     assert said in written
     assert said in index
     write_json(tmp_path / "old.json", made_up().document())
     assert "declared later: ✔" not in script.index_of(tmp_path)
 
 
-def test_the_index_says_where_nothing_was_claimed(tmp_path: Path) -> None:
+def test_the_index_says_where_no_claim_was_declared(tmp_path: Path) -> None:
     result = made_up()
     result.experiment, result.claims = "mine", []
+    result.hypothesis = "Twice as fast. Falsified by less."  # a claim, but not as data
     write_json(tmp_path / "mine.json", result.document())
-    assert "Nothing was claimed beforehand. " in script.index_of(tmp_path)
-    assert "| none beforehand |" in script.index_of(tmp_path)
+    assert "othing was claimed" not in script.page_of(tmp_path / "mine.json")
+    assert "No claim was declared beforehand. " in script.index_of(tmp_path)
+    assert "| none declared |" in script.index_of(tmp_path)
 
 
 @pytest.mark.parametrize(
