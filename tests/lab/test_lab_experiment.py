@@ -102,8 +102,25 @@ def test_what_is_claimed_of_a_patched_kernel_is_data() -> None:
         Claim("patched", "a", ("wait_s",)),
         Claim("patched", "a", ("wait_s",), at_most=1.05, at_least=0.5),
     )
-    unclaimed = adapted(given, kernel_named=True, patched=PATCHED.tree)
-    assert unclaimed.hypothesis.startswith("None: ")
+
+
+@pytest.mark.parametrize(
+    ("named", "claimed", "claims", "hypothesis"),
+    [
+        ((), (), 0, "None: "),
+        ((), ("wait_s",), 1, "The kernel with the patch does what is claimed"),
+        (("a",), (), 1, "None of the patch: "),
+        (("a", "b"), ("wait_s",), 3, "The kernel with the patch does what is claimed"),
+    ],
+)
+def test_claims_of_the_experiment_stay_only_with_arms_that_are_named(
+    named: tuple[str, ...], claimed: tuple[str, ...], claims: int, hypothesis: str
+) -> None:
+    own = (Claim("a", None, (WAIT.name,), at_most=1), Claim("b", "a", (WAIT.name,)))
+    given = experiment(lambda _: {}, arms=ARMS, claims=own)
+    chosen = adapted(given, arms=named, kernel_named=True, patched=PATCHED.tree, claimed=claimed)
+    assert len(chosen.claims) == claims
+    assert chosen.hypothesis.startswith(hypothesis)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +128,7 @@ def test_what_is_claimed_of_a_patched_kernel_is_data() -> None:
     [
         ("nap", "--claim: claims[0]: nap is not among the metrics; metrics: wait_s"),
         ("wait_s,most=2", "--claim wait_s,most=2: after the metric, name bounds as at_most=NUMBER"),
+        ("wait_s,at_most=2,at_most=3", "at_most=3: at_most is there twice: name each bound once"),
         ("wait_s,at_most=nan", "after the metric, name bounds"),
         ("wait_s,at_most=0", "--claim: claims[0].at_most: 0 bounds the ratio patched / a"),
         ("", "claims[0]"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -255,7 +255,7 @@ BOUND = re.compile(r"(at_most|at_least)=(-?\d+(?:\.\d+)?)")
 def claim_of(given: str, reference: str) -> Claim:
     """Return what ``--claim`` says of the patched kernel: METRIC, or METRIC,at_most=BOUND.
 
-    Raises WrongUsage for bounds that are none.
+    Raises WrongUsage for bounds that are none, or that are there twice.
     """
     metric, *rest = given.split(",")
     bounds = [BOUND.fullmatch(x) for x in rest]
@@ -264,6 +264,9 @@ def claim_of(given: str, reference: str) -> Claim:
             f"--claim {given}: after the metric, name bounds as at_most=NUMBER or at_least=NUMBER, "
             f"such as {metric},at_most=1.05"
         )
+    named = [x[1] for x in bounds if x]
+    if twice := next((name for name in named if named.count(name) > 1), None):
+        raise WrongUsage(f"--claim {given}: {twice} is there twice: name each bound once")
     return Claim(PATCHED, reference, (metric,), **{x[1]: float(x[2]) for x in bounds if x})
 
 
@@ -271,7 +274,7 @@ def with_patched(experiment: Experiment, tree: Path, claimed: Sequence[str] = ()
     """Return an experiment with one arm more: its baseline, but with the kernel of a built tree.
 
     What is ``claimed`` of it comes before the experiment's own claims. Nobody but who has the patch
-    knows what to expect of it: where nothing is claimed, the hypothesis says so.
+    knows what to expect of it: where nothing is claimed of it, the hypothesis says so.
 
     Raises WrongUsage where it has an arm of this name, its baseline boots a tree of its own, or a
     claim is one that nobody could judge.
@@ -293,13 +296,20 @@ def with_patched(experiment: Experiment, tree: Path, claimed: Sequence[str] = ()
         foreign=ForeignKernel(tree=tree),
     )
     claims = tuple(claim_of(x, base.name) for x in claimed)
+    if claims:
+        hypothesis = "The kernel with the patch does what is claimed of it."
+    elif experiment.claims:
+        hypothesis = (
+            "None of the patch: the comparison looks for whatever it changes. The claims are those "
+            "of the experiment, about its own arms."
+        )
+    else:
+        hypothesis = "None: the comparison looks for whatever the patch changes."
     try:
         return replace(
             experiment,
             title="A kernel with a patch and without",
-            hypothesis="The kernel with the patch does what is claimed of it."
-            if claims
-            else "None: the comparison looks for whatever the patch changes.",
+            hypothesis=hypothesis,
             arms=(*experiment.arms, arm),
             claims=(*claims, *experiment.claims),
         )
@@ -323,7 +333,8 @@ def adapted(
     """Return an experiment as the command line wants it: some of its arms, other numbers of CPUs.
 
     With the tree of a ``patched`` kernel, only that and the arms that are set up alike are left
-    where no ``arms`` are named: the baseline and its controls. What is ``claimed`` is about it.
+    where no ``arms`` are named: the baseline and its controls. What is ``claimed`` is about it. Of
+    the experiment's claims, those stay that are about arms that were named.
 
     Where an accelerator was named, the experiment has none of its own: auto is a choice, too.
 
@@ -334,7 +345,8 @@ def adapted(
     """
     if patched:
         alike = [arm.name for arm in experiment.arms if arm.role in ("baseline", "control")]
-        experiment = with_patched(experiment, patched, claimed)
+        own = replace(experiment, claims=_about(experiment.claims, arms))
+        experiment = with_patched(own, patched, claimed)
         arms = (*(arms or alike), PATCHED)
     there = {arm.name: arm for arm in experiment.arms}
     if unknown := next((name for name in arms if name not in there), None):
@@ -371,11 +383,15 @@ def adapted(
             f"this experiment needs more vCPUs than this host has CPUs: there are {running} and "
             f"{cpus}: give a larger --vcpus, or run it under taskset"
         )
-    names = [arm.name for arm in kept]
     return replace(
         experiment,
         arms=kept,
-        claims=tuple(x for x in experiment.claims if {x.arm, x.reference or x.arm} <= {*names}),
+        claims=_about(experiment.claims, [arm.name for arm in kept]),
         vcpus=number,
         accel=None if accel_named else experiment.accel,
     )
+
+
+def _about(claims: Iterable[Claim], arms: Collection[str]) -> tuple[Claim, ...]:
+    """Return the claims that are about these arms alone."""
+    return tuple(x for x in claims if {x.arm, x.reference or x.arm} <= {*arms})
