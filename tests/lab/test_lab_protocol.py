@@ -19,7 +19,7 @@ import pytest
 from comparisons import made_up
 from fake_guests import MORE, WAIT, FakeGuest, experiment, fakes, quiet
 
-from lightsleep.compare.result import FORMAT, CompareResult
+from lightsleep.compare.result import FORMAT, Claim, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.accel import Accelerator
@@ -74,6 +74,15 @@ def test_metrics_that_depend_on_the_machine_are_checked_before_the_first_round(
     asks = experiment(lambda _: {}, metrics=lambda _: metrics, rest_s=rest_s)
     with pytest.raises(LightsleepError, match=said):
         protocol.promised(asks, guests, rounds)
+
+
+def test_a_claim_about_no_metric_of_the_machine_is_told_with_those_that_are_there() -> None:
+    guests, _ = fakes("a", "b", "c")
+    claims = (Claim("b", "a", ("nap",)),)
+    asks = experiment(lambda _: {}, metrics=lambda _: (WAIT, MORE), claims=claims)
+    said = f"claims[0]: nap is not among the metrics; metrics: {WAIT.name}, {MORE.name}"
+    with pytest.raises(LightsleepError, match=re.escape(said)):
+        protocol.promised(asks, guests, 18)
 
 
 def test_metrics_that_raise_are_told() -> None:

@@ -411,7 +411,10 @@ def promised(
     try:
         experiment.check(metrics)
     except ValueError as error:
-        raise LightsleepError(f"the experiment's metrics on this machine: {error}") from error
+        there = shortened(", ".join(x.name for x in metrics))
+        raise LightsleepError(
+            f"the experiment's metrics on this machine: {error}; metrics: {there}"
+        ) from error
     judges_the_control(experiment, metrics, rounds)
     return metrics
 
