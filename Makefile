@@ -233,7 +233,7 @@ screens: ## draw what try, status and watch show, from real runs in a guest, and
 	$(PYTHON) scripts/screens.py $(RESULTS)
 	$(PYTHON) scripts/page_screens.py $(RESULTS)/idle-x86_64.json $(RESULTS)
 
-bench: ## run the experiments that pages cite, but those with options (PLAN=1 lists both): hours; goes on where it ended
+bench: ## run all experiments that pages cite, but those with options (PLAN=1 lists both): hours; goes on where it ended
 	$(call packages,$(LAB_PACKAGES) $(CHECK_PACKAGES) sockperf)
 	$(call environment,lab)
 	$(PYTHON) scripts/bench.py $(OUT)/bench $(if $(PLAN),--plan)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every experiment whose result a page cites, one after the other, unattended.
+"""Run the experiments whose results pages cite, one after the other, unattended.
 
 An experiment that has a result of the same commit already is not run again, so a run that was
 ended goes on where it was. One whose control differs is set aside and run again, once; the result

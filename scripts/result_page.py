@@ -45,7 +45,7 @@ def page(
     """Return the page of a result; ``file`` is the name of its file, beside the page.
 
     ``declared_later`` says that the claims are not of the result, but of today's experiment.
-    ``picture`` is the name of a picture of the effects.
+    ``picture`` is the name of a picture of the effects, or of the medians.
     """
     metrics, limit, claims = analyse(result), limit_of(result), judge_claims(result)
     parts = [
