@@ -24,7 +24,7 @@ RENAMED = (
         "halt-cost",
         r"off_in_([a-z]+)_us",
         "Cost that decided in {}, too far from the loss",
-        "How far the driver's cost of a halt is off in {}, beyond 25 %",
+        "Error of the halt cost in {}, beyond 25 %",
     ),
     (
         "measure-rate",
@@ -37,7 +37,7 @@ RENAMED = (
         "measure-truth",
         r"(\w+)_(\d+)us",
         "State of {1} us, woken by {0}",
-        "Measured latency of a state of {1} us, woken by {0}",
+        "Latency of a state of {1} us, woken by {0}",
     ),
     (
         "measure-truth",
@@ -61,7 +61,19 @@ RENAMED = (
         "poll-source-blk",
         "own_irqs_per_io_20us",
         "Interrupts of the CPU's own per request, a disk that takes 20 us",
-        "Interrupts of the CPU's own per request, a disk told to wait 20 us",
+        "CPU's own interrupts per request, a disk told to wait 20 us",
+    ),
+    (
+        "poll-source-blk",
+        "own_irqs_per_io",
+        "Interrupts of the CPU's own per request, a disk that answers at once",
+        "CPU's own interrupts per request, a disk that answers at once",
+    ),
+    (
+        "poll-source-file",
+        "own_irqs_per_io",
+        "Interrupts of the CPU's own per request, a file of the host",
+        "CPU's own interrupts per request, a file of the host",
     ),
     (
         "poll-source-net",

@@ -22,6 +22,7 @@ WIDE = 10.0  # arms whose medians differ by more than this factor need a logarit
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
 FEW_DECADES = 2.5  # on a longer logarithmic axis only powers of ten are labelled
 LINEAR_DECADES = 0.5  # on a shorter one the labels are as far apart as on a linear one
+LONGEST_TITLE = 50  # the rest of a longer one is left out
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
 # Mid tones, readable on white and on near-black, told apart by the colour-blind too.
@@ -202,4 +203,4 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
-    axes.set_xlabel(f"{short(metric.metric.title, 50)}{unit}")
+    axes.set_xlabel(f"{short(metric.metric.title, LONGEST_TITLE)}{unit}")

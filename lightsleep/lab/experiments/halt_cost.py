@@ -141,7 +141,7 @@ def _metrics_of(name: str, command: str) -> tuple[Metric, ...]:
             f"off_in_{name}_us",
             "us",
             "lower",
-            f"How far the driver's cost of a halt is off in {name}, beyond {100 * NEAR:g} %",
+            f"Error of the halt cost in {name}, beyond {100 * NEAR:g} %",
             f"Distance of this cost from the loss, less {100 * NEAR:g} % of the loss: 0 or less "
             f"if the driver is right within {100 * NEAR:g} %",
         ),

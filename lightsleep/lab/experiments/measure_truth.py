@@ -126,7 +126,7 @@ EXPERIMENT = Experiment(
                 f"{source}_{us}us",
                 "us",
                 "none",
-                f"Measured latency of a state of {us} us, woken by {source}",
+                f"Latency of a state of {us} us, woken by {source}",
                 "Median wake latency less the median of the busy CPU's",
             )
             for source in SOURCES

@@ -108,7 +108,7 @@ def _metrics(disk: Disk) -> tuple[Metric, ...]:
             f"own_irqs_per_io{disk.ending}",
             "",
             "none",
-            f"Interrupts of the CPU's own per request, {disk.what}",
+            f"CPU's own interrupts per request, {disk.what}",
             "Local timer interrupts (on arm64 arch_timer) and IRQ work interrupts in "
             "/proc/interrupts, during all workloads",
         ),
