@@ -77,10 +77,16 @@ def scatter_of(folder: Path) -> str | None:
 
 
 def note_of(path: Path) -> str:
-    """Return what tells of which samples a picture is: other versions of its library draw alike."""
+    """Return what tells of which samples and titles a picture is.
+
+    The picture itself does not: other versions of its library draw alike.
+    """
     files = same.files(path) if path.is_dir() else [path]
-    digest = hashlib.sha256(b"".join(x.read_bytes() for x in files)).hexdigest()
-    return f"Written by make results from {path.name} ({digest[:16]}): do not edit."
+    digest = hashlib.sha256(b"".join(x.read_bytes() for x in files))
+    if not path.is_dir():
+        result, _ = load_result(path)
+        digest.update("\n".join(metric.title for metric in result.metrics.values()).encode())
+    return f"Written by make results from {path.name} ({digest.hexdigest()[:16]}): do not edit."
 
 
 def _index_row(path: Path) -> tuple[str, ...]:

@@ -47,6 +47,19 @@ def test_the_picture_of_a_result_is_of_its_samples(path: Path) -> None:
     assert not picture.exists() or script.note_of(path) in picture.read_text(), "run make results"
 
 
+def test_a_picture_is_of_another_result_where_a_metric_was_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = tmp_path / "one.json", tmp_path / "same-x86_64"
+    write_json(path, made_up().document())
+    write_json(folder / same.NAME.format(1), made_up().document())
+    notes = script.note_of(path), script.note_of(folder)
+    assert (script.note_of(path), script.note_of(folder)) == notes
+    monkeypatch.setattr("kept.RENAMED", [("idle", "sched_pipe_s", "sched pipe", "Pipe")])
+    assert script.note_of(path) != notes[0]
+    assert script.note_of(folder) == notes[1]  # has the titles of its files
+
+
 def test_the_picture_of_the_demo_is_up_to_date() -> None:
     folder = ROOT / "docs/results"
     assert (folder / script.PICTURE).read_text() == script.picture_of(folder / script.DEMO)
