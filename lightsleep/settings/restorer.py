@@ -417,13 +417,21 @@ def _set_back_before(
     """Set one setting back as set_back_one() does; ``left`` are those that come after it.
 
     The kernel chooses another governor where the driver haltpoll comes, and where it goes. So what
-    a knob reads after a module came or went, and did not read before, nobody else has set.
+    a knob reads after a module came or went, and did not read before, nobody else has set. Where it
+    read somebody else's value before, it gets that again.
     """
     before = _knobs(left, root) if setting[0] == "module" else {}
     note = set_back_one(setting, undo, root, held)
+    knobs = KINDS["knob"]
     for knob, value in _knobs(before, root).items():
-        if value != before[knob]:
-            left[knob].written.add(value)
+        found, ours = before[knob], left[knob]
+        if value == found:
+            continue
+        if any(knobs.same(found, x) for x in (ours.old, *ours.written)):
+            ours.written.add(value)
+        else:
+            with contextlib.suppress(OSError):  # then it is told what the knob is now
+                knobs.write(root, knob[1], found, held)
     return note
 
 

@@ -319,6 +319,23 @@ def test_the_governor_of_a_driver_that_comes_or_goes_is_nobody_elses_change(
     assert governor.read_text() == f"{found}\n"
 
 
+@pytest.mark.parametrize(
+    ("loaded", "setting"), [("cpuidle_haltpoll", "lightsleep"), ("cpuidle_lightsleep", "haltpoll")]
+)
+def test_a_governor_that_somebody_else_chose_stays_whatever_driver_comes_or_goes(
+    loaded: str, setting: str, root: Path
+) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu haltpoll")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    governor.write_text("ladder\n")
+    subprocess.run(["modprobe", loaded], check=True)
+    governor.write_text("ladder\n")
+    done("enable", setting)
+    governor.write_text("menu\n")
+    assert "current_governor was set to menu by somebody else meanwhile" in done("disable")
+    assert governor.read_text() == "menu\n"
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_whatever_refuses_no_boot_loads_it(damaged: bool, root: Path) -> None:
     done("enable", "--persist", "--later")
