@@ -88,6 +88,7 @@ def run(
     try:
         for arm in arms:
             trial.where = f"{arm.name}, before the first run"
+            progress(arm.name, done, total)  # a driver that comes measures first
             _under(arm, dict, session, root)
         begun_s = time.monotonic()
         for number, names in enumerate(order):

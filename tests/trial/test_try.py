@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try on a machine in a folder: commands that tell under which setting they run."""
 
+import contextlib
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fake_modules
@@ -205,6 +207,24 @@ def test_what_only_the_kernel_refuses_runs_nothing_either(
     assert said in shown
     assert not seen.exists()
     assert fake_modules.snapshot(root) == before
+
+
+def test_what_comes_before_the_first_run_is_shown(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver measures when it is loaded, which may take seconds."""
+    told: list[tuple[str, float, bool]] = []
+
+    @contextlib.contextmanager
+    def progress() -> Iterator[Callable[[str, float, float | None], None]]:
+        yield lambda what, done, _total: told.append(
+            (what, done, (root / "sys/module/cpuidle_lightsleep").exists())
+        )
+
+    monkeypatch.setattr("lightsleep.terminal.progress", progress)
+    tried("-n", "6", "--no-control", "-s", "lightsleep", "--", "true")
+    assert told[:2] == [("as-is", 0, False), ("lightsleep", 0, False)]
+    assert len(told) == 2 + 2 * 7
 
 
 def test_no_temporary_folder_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
