@@ -9,14 +9,16 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
+import virtio_guests
 from booted import boot
 from kernels import FIRST, RC, WITHOUT_RT
-from ktap import Result, run_selftest
+from ktap import run_selftest
+from virtio_guests import TRIES, check_polled, pauses, run_virtio, set_up_network
 
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
@@ -29,13 +31,9 @@ ENOUGH_S = 300.0
 # The first source and the last one patch the kernel's code: see test_synthetic.py.
 ACCEL: Wanted = "tcg-single"
 
-TRIES = 3
-"""A source that exceeds its budget of time is switched off. A host that stops the guest meanwhile
-makes it look slow."""
-
-ROUNDS, VIRTIO_ROUNDS, FEWER_ROUNDS = 50, 20, 8
-"""How often a source or its CPU comes and goes, how often a virtio device does, and how often each
-does in make check, beside other tests."""
+ROUNDS, FEWER_ROUNDS = 50, 8
+"""How often a source or its CPU comes and goes; and how often each, and a virtio device, does in
+make check, beside other tests."""
 
 RINGS = {"split": "event_idx=off", "event-idx": "event_idx=on", "packed": "packed=on"}
 
@@ -80,21 +78,11 @@ def virtio_machine(kernel: str, ring: str, disk: str = "") -> Machine:
     )
 
 
-def run_virtio(guest: Guest, *tests: str, rounds: int = VIRTIO_ROUNDS) -> Result:
-    """Run the selftest, all of it or only ``tests``, with QEMU's own network to talk to.
-
-    ``rounds`` is how often a device, a CPU or the module comes and goes.
-    """
-    for words in (("addr", "add", "10.0.2.15/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
-        guest.run(["busybox", "ip", *words])
-    script = "virtio_poll_source.sh"
-    return run_selftest(guest, script, *tests, tries=TRIES, PEER="10.0.2.2", ROUNDS=rounds)
-
-
 @pytest.mark.parametrize("kernel", WITHOUT_RT)
 def test_virtio_devices(kernel: str) -> None:
-    rounds = FEWER_ROUNDS if kernel == FIRST else VIRTIO_ROUNDS
+    rounds = FEWER_ROUNDS if kernel == FIRST else virtio_guests.ROUNDS
     with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
+        set_up_network(guest)
         result = run_virtio(guest, rounds=rounds)
     assert not result.failed
     # Drivers that survive a reset of their PCI device came with 6.14.
@@ -108,22 +96,6 @@ UNLESS_IT_PAYS = {
 }
 """The idle loop polls only where that pays, and leaves its cores to a host that needs them. Where
 QEMU runs all CPUs in one thread, it never pays: so these guests have a thread for each."""
-PAUSES = "cat /sys/devices/system/cpu/cpu*/idle_poll/contention_pauses"
-PAUSE_S = 4.0
-
-
-def check_disk_polled(guest: Guest, passed: Collection[str], before: str) -> None:
-    """Check that looks at disks found something, at last, unless the host needs its cores."""
-    for _ in range(5):
-        if "polls_every_queue" in passed:
-            return
-        time.sleep(PAUSE_S)
-        again = run_virtio(guest, "polls_every_queue")
-        assert not again.failed
-        passed = again.passed
-    if guest.run(["sh", "-c", PAUSES]).stdout != before:
-        pytest.skip("the host needs its cores")
-    pytest.fail("no look at a disk ever found anything")
 
 
 @pytest.mark.more
@@ -146,17 +118,20 @@ def test_virtio_drivers_have_the_idle_loop_look(ring: str, queues: int) -> None:
     """A disk has a queue for each CPU, or one for both."""
     machine = replace(virtio_machine(SERIES, ring, f",num-queues={queues}"), accel="tcg")
     with boot(machine, f"virtio-poll-series-{ring}-{queues}", ENOUGH_S) as guest:
-        before = guest.run(["sh", "-c", PAUSES]).stdout
+        before = pauses(guest)
+        set_up_network(guest)
         result = run_virtio(guest)
         assert not result.failed
         assert set(result.skipped) <= {"survives_a_reset", "follows_the_interrupt", *UNLESS_IT_PAYS}
-        check_disk_polled(guest, result.passed, before)
+        for test in ("polls_every_queue", "polls_a_network_device"):
+            check_polled(guest, test, result.passed, before)
 
 
 @pytest.mark.more
 def test_interrupts_with_threads_are_left_alone() -> None:
     machine = replace(virtio_machine("6.12", "event-idx"), append="threadirqs")
     with boot(machine, "virtio-poll-threadirqs", ENOUGH_S) as guest:
+        set_up_network(guest)
         result = run_virtio(guest)
     assert not result.failed
     assert not result.skipped
@@ -167,6 +142,7 @@ def test_interrupts_with_threads_are_left_alone() -> None:
 @pytest.mark.parametrize("ring", ["split", "packed"])
 def test_virtio_rings(ring: str) -> None:
     with boot(virtio_machine("6.12", ring), f"virtio-poll-{ring}", ENOUGH_S) as guest:
+        set_up_network(guest)
         tests = ("survives_unbinding", "polls_every_queue", "polls_a_network_device")
         result = run_virtio(guest, *tests, rounds=FEWER_ROUNDS)
     assert not result.failed
