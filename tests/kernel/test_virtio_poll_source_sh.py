@@ -350,7 +350,7 @@ def test_the_cpu_of_the_load_is_the_one_that_has_to_poll(
         need_peer() {{ net_device=virtio1; }}
         loaded() {{ :; }}
         hits() {{ echo 7; }}
-        end_requests() {{ request_ns=30000; }}
+        end_requests() {{ note_limit; request_ns=30000; }}
         ping_peer() {{ echo "$1 packets, CPU $2"; }}
         polls_a_network_device
         """,
@@ -358,6 +358,55 @@ def test_the_cpu_of_the_load_is_the_one_that_has_to_poll(
     assert (done.returncode, done.stderr) == (status, "")
     assert why in done.stdout
     assert "500 packets, CPU 0\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("spares_interrupts", "survives_hotplug", "polls_a_network_device"),
+        *("leaves_napi_with_a_timeout_alone", "follows_the_interrupt"),
+    ],
+)
+def test_what_a_cpu_forgets_after_the_requests_is_no_excuse(tmp_path: Path, name: str) -> None:
+    """It is idle while the script counts hits, and soon polls no more."""
+    own = tmp_path / "cpu1/idle_poll"
+    own.mkdir(parents=True)
+    (own / "limit_ns").write_text("1000000000\n")
+    (own / "contention_pauses").write_text("0\n")
+    (tmp_path / "cpu1/online").write_text("1\n")
+    (tmp_path / "possible").write_text("0-1\n")
+    (tmp_path / "24").mkdir()
+    (tmp_path / "24/smp_affinity").write_text("2\n")
+    (tmp_path / "devices/virtio0").mkdir(parents=True)
+    (tmp_path / "table").write_text(
+        "cpu name state polls hits\n1 virtio0-input.0 on 3 7\n1 virtio0-req.0 on 3 7\n"
+    )
+    requests = f"echo 1000000000 > {own}/limit_ns"
+    counting = f"echo 0 > {own}/limit_ns; echo 7"
+    done = ran(
+        tmp_path,
+        f"""
+        BUS={tmp_path} CPUS={tmp_path} IRQS={tmp_path} TABLE={tmp_path}/table ROUNDS=2
+        need_peer() {{ net_device=virtio0; }}
+        for name in loaded taskset sleep start_reading ends_well wait_for_source; do
+            eval "$name() {{ :; }}"
+        done
+        virtio_of() {{ echo virtio0; }}
+        queues_of() {{ echo 2; }}
+        irq_of() {{ echo 24; }}
+        cpu_of_disk() {{ echo 1; }}
+        polled_by() {{ :; }}
+        read_disk() {{ {requests}; }}
+        ping_peer() {{ {requests}; }}
+        read_on_cpu_1() {{ {requests}; }}
+        hits() {{ {counting}; }}
+        interrupts_of() {{ {counting}; }}
+        polls_of_net() {{ {counting}; }}
+        polls_of_cpu_1() {{ {counting}; }}
+        {name}
+        """,
+    )
+    assert (done.returncode, done.stderr) == (FAILED, "")
 
 
 @pytest.mark.parametrize(
