@@ -5,7 +5,7 @@
 # accounting of time, latency requests, function calls, CPU hotplug, and CPUs at rest.
 #
 # Usage: idle_poll.sh [MODULE-FOLDER [TEST...]]
-# Needs root, two CPUs, python3, and perf for the load. Some tests need modules of the
+# Needs root, two CPUs, python3, taskset, and perf for the load. Some tests need modules of the
 # repository of its authors: test_smp_mask calls functions, test_told_idle tells CPUs to be
 # idle, and cpuidle_synthetic gives the CPUs states of known latency where they have no
 # driver. Without these, and where they are loaded already, these tests are skipped.
