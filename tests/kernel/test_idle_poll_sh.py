@@ -29,18 +29,28 @@ def machine(folder: Path, costs_ns: tuple[int, ...], hits: int = 0, isolated: st
     (folder / "wait_weight").write_text("4\n")
 
 
-def check_hits(folder: Path, seconds: str, load: str = ":") -> subprocess.CompletedProcess[str]:
-    """Run check_hits() there; a pipe takes ``seconds``, and ``load``, in shell, is what it does."""
+def ran(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
+    """Run commands there after the functions of the script."""
     functions, _, _ = (SELFTESTS / "idle_poll.sh").read_text().partition("\n[ $# -gt 0 ] ||")
     script = f"""
         {functions.replace('$(dirname "$0")', str(SELFTESTS))}
         CPUS={folder} PARAMETERS={folder} PARTITIONS=
+        {commands}
+    """
+    return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+
+
+def check_hits(folder: Path, seconds: str, load: str = ":") -> subprocess.CompletedProcess[str]:
+    """Run check_hits() there; a pipe takes ``seconds``, and ``load``, in shell, is what it does."""
+    return ran(
+        folder,
+        f"""
         perf() {{ :; }}
         taskset() {{ echo "$2" >> {folder}/pinned; {load}; echo {seconds}; }}
         sleep() {{ :; }}
         check_hits
-    """
-    return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
+        """,
+    )
 
 
 def test_hits_are_enough(tmp_path: Path) -> None:
@@ -112,3 +122,28 @@ def test_no_load_is_a_failure(tmp_path: Path) -> None:
     machine(tmp_path, (50000, 50000))
     done = check_hits(tmp_path, "0.503", "return 1")
     assert (done.returncode, done.stdout) == (FAILED, "no load\n")
+
+
+@pytest.mark.parametrize("name", ["time_polled_is_idle_time", "asks_the_programs"])
+@pytest.mark.parametrize("pays", [False, True])
+def test_programs_may_say_during_a_test_that_polling_does_not_pay(
+    pays: bool, name: str, tmp_path: Path
+) -> None:
+    machine(tmp_path, (50000, 50000))
+    for cpu in range(2):
+        (tmp_path / f"cpu{cpu}/idle_poll/deliberate_halts").write_text("0\n")
+    done = ran(
+        tmp_path,
+        f"""
+        on() {{ :; }}
+        off() {{ :; }}
+        pipe_load() {{ :; }}
+        account() {{ echo 0 500 0; }}
+        check_hits() {{ # there are some, at first
+            {"" if pays else f'[ ! -e {tmp_path}/asked ] || skip "polling does not pay"'}
+            : > {tmp_path}/asked
+        }}
+        {name}
+        """,
+    )
+    assert (done.returncode, done.stderr) == (FAILED if pays else KSFT_SKIP, "")
