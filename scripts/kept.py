@@ -122,8 +122,8 @@ def load_result(path: Path) -> tuple[CompareResult, bool]:
     Metrics that were RENAMED have the titles of today: more people understand those.
     """
     result = load(path, FORMAT)
-    for name, metric in result.metrics.items():
-        metric.title = _title(result.experiment, name, metric.title)
+    for name, kept in result.metrics.items():
+        kept.title = _title(result.experiment, name, kept.title)
     try:
         experiment = experiments.load(result.experiment)
     except WrongUsage:

@@ -345,8 +345,8 @@ def adapted(
     """
     if patched:
         alike = [arm.name for arm in experiment.arms if arm.role in ("baseline", "control")]
-        own = replace(experiment, claims=_about(experiment.claims, arms))
-        experiment = with_patched(own, patched, claimed)
+        asked = replace(experiment, claims=_about(experiment.claims, arms))
+        experiment = with_patched(asked, patched, claimed)
         arms = (*(arms or alike), PATCHED)
     there = {arm.name: arm for arm in experiment.arms}
     if unknown := next((name for name in arms if name not in there), None):
