@@ -27,6 +27,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import write_json
 from lightsleep.lab import experiments
 from lightsleep.lab.run import protocol
+from lightsleep.lab.run.experiment import Metric
 
 RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
 script = loaded("scripts/results.py")
@@ -55,7 +56,11 @@ def test_a_picture_is_of_another_result_where_a_metric_was_renamed(
     write_json(folder / same.NAME.format(1), made_up().document())
     notes = script.note_of(path), script.note_of(folder)
     assert (script.note_of(path), script.note_of(folder)) == notes
-    monkeypatch.setattr("kept.RENAMED", [("idle", "sched_pipe_s", "sched pipe", "Pipe")])
+    idle, old = experiments.load("idle"), made_up().metrics["sched_pipe_s"]
+    assert isinstance(idle.metrics, tuple)
+    renamed = Metric("sched_pipe_s", "s", "lower", "Pipe", old.description)
+    metrics = (renamed, *(x for x in idle.metrics if x.name != renamed.name))
+    monkeypatch.setattr(experiments, "load", lambda _: replace(idle, metrics=metrics))
     assert script.note_of(path) != notes[0]
     assert script.note_of(folder) == notes[1]  # has the titles of its files
 
@@ -304,33 +309,17 @@ def test_the_index_says_where_no_claim_was_declared(tmp_path: Path) -> None:
     assert "| none declared |" in script.index_of(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("experiment", "name", "old", "new"),
-    [
-        ("idle", "sched_pipe_s", "sched pipe", "sched pipe"),  # only what was renamed has another
-        ("promotion", "deep_pct", "Silence in the deepest state", "Silence in the deepest state"),
-        ("promotion", "fooled_pct", "Silences begun shallow", None),
-        ("measure-rate", "ipi_20us_per_s", "State of 20 us, by ipi", None),
-        ("measure-rate", "ipi_20us_per_s", "State of 2 us, by ipi", "State of 2 us, by ipi"),
-        ("measure-truth", "timer_2000us", "State of 2000 us, woken by timer", None),
-        ("halt-cost", "off_in_pipe_us", "Cost that decided in pipe, too far from the loss", None),
-        ("smp-storm", "unmap_ipis_per_s", "Their interrupts", None),
-    ],
-)
-def test_a_kept_result_has_todays_title_where_the_old_one_says_the_same(
-    tmp_path: Path, experiment: str, name: str, old: str, new: str | None
-) -> None:
-    metrics = experiments.load(experiment).metrics
+def test_a_kept_metric_has_todays_title_where_it_is_described_as_today(tmp_path: Path) -> None:
+    metrics = experiments.load("idle").metrics
     assert isinstance(metrics, tuple)
-    (today,) = (metric for metric in metrics if metric.name == name)
+    (today,) = (metric for metric in metrics if metric.name == "sched_pipe_s")
     result = made_up()
-    metric = result.metrics["sched_pipe_s"]
-    result.experiment, result.claims = experiment, []
-    result.metrics = {name: replace(metric, title=old, unit=today.unit)}
-    write_json(tmp_path / "old.json", result.document())
-    kept, _ = script.load_result(tmp_path / "old.json")
-    assert kept.metrics[name].title == (new or today.title)
-    assert new or old != today.title
+    metric = result.metrics[today.name]
+    for description, title in (("of old", "sched pipe"), (today.description, today.title)):
+        result.metrics[today.name] = replace(metric, description=description)
+        write_json(tmp_path / "old.json", result.document())
+        kept, _ = script.load_result(tmp_path / "old.json")
+        assert kept.metrics[today.name].title == title
 
 
 def test_a_page_says_what_was_thrown_away_before_it() -> None:

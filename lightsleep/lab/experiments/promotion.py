@@ -155,7 +155,7 @@ EXPERIMENT = Experiment(
             "%",
             "higher",
             "Silence in a deep state",
-            "Share of the time of all silences",
+            "Share of the time of all silences, in any deep state",
         ),
         Metric(
             "wakes",
