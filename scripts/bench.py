@@ -43,7 +43,7 @@ LEFT_OUT = (
     "comparisons of the same with the same; run their commands by hand, where what these "
     "name is there"
 )
-"""What is said of results that no run without a person would be like."""
+"""What is said of results that an unattended run cannot repeat."""
 UNKNOWN_TURN_S = 10.0
 """How long a turn is assumed to take where no result has a time, not even of others."""
 

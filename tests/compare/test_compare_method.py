@@ -349,7 +349,7 @@ SHOWN_LESS_OFTEN = {
     "memcached_50_per_s",
     "mosquitto_50_per_s",
 }
-"""In 36 to 87 of 100 runs; docs/lab.md says so."""
+"""In 36 to 87 of 100 runs. docs/lab.md names these metrics."""
 
 
 def drawn_boots(metric: dict[str, list[float]], runs: int = 500) -> Floats:
