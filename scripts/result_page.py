@@ -263,6 +263,7 @@ def origin(result: CompareResult, file: str) -> str:
         "boots and their rounds done again": "; ".join(result.protocol.get("booted_again", ())),
         "other load on the host": _load(host.get("other_load_pct")),
         "disturbed": words.disturbed(result),
+        "guests that found the host short of cores": words.paused(result),
         "QEMU": host.get("qemu"),
         "accelerator": result.environment.get("accelerator", {}).get("name"),
         "kernels": ", ".join(dict.fromkeys(_kernel_of(result).values())),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lightsleep import units
+from lightsleep import cpulist, units
 from lightsleep.compare.analysis import (
     ClaimAnalysis,
     MetricAnalysis,
@@ -183,6 +183,23 @@ def disturbed(result: CompareResult) -> str:
         f"in {len(above)} of {len(turns)} turns other work took over {QUIET_PCT:g} % {OF_WHAT}, "
         f"{pct:.0f} % or more in the worst ({arm}, round {number})"
     )
+
+
+def _listed(rounds: Sequence[int]) -> str:
+    """Return rounds as 2, 4-6: CPU lists are written like that."""
+    return cpulist.format(rounds).replace(",", ", ")
+
+
+def paused(result: CompareResult) -> str:
+    """Say in which rounds guests found their host short of cores; empty where none did, or told."""
+    found = [
+        f"{arm} in {len(rounds)} of {len(cpus)} rounds ({_listed(rounds)})"
+        for arm, cpus in result.protocol.get("paused_cpus", {}).items()
+        if (rounds := [number for number, paused in enumerate(cpus, 1) if paused])
+    ]
+    if not found:
+        return ""
+    return f"{'; '.join(found)}. CPUs do not poll for a while then, except in mode fixed"
 
 
 def finding(comparison: Comparison, metric: MetricResult) -> str:

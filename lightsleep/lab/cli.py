@@ -234,6 +234,8 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
             f"The host was not quiet: {disturbed}. This widens the intervals; repeat the "
             "comparison on a quiet host."
         )
+    if paused := words.paused(result):
+        console.print(f"Guests found the host short of cores: {paused}.")
 
 
 def _named(_: click.Context, __: click.Parameter, modules: tuple[str, ...]) -> tuple[str, ...]:

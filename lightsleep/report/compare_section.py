@@ -78,6 +78,7 @@ class CompareSection:
     protocol: Rows
     clocks: str
     disturbed: str
+    paused: str
     guests: list[tuple[str, list[str]]]
 
     @property
@@ -109,11 +110,21 @@ def section(key: str, label: str, result: CompareResult) -> CompareSection:
         protocol=flat(result.protocol, said_elsewhere=SAID),
         clocks=words.clocks(result),
         disturbed=words.disturbed(result),
+        paused=words.paused(result),
         guests=_guests(result),
     )
 
 
-SAID = {"runs", "boots", "warmup", "seed", "order", "clock_rates", "other_load_pct"}
+SAID = {
+    "runs",
+    "boots",
+    "warmup",
+    "seed",
+    "order",
+    "clock_rates",
+    "other_load_pct",
+    "paused_cpus",
+}
 """Of the protocol, what the text says."""
 WORST_FIRST = (Outcome.REFUTED, Outcome.OPEN, Outcome.HELD)
 TONES = {Outcome.HELD: "good", Outcome.REFUTED: "bad", Outcome.OPEN: "plain"}

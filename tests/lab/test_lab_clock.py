@@ -19,7 +19,7 @@ from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.lab.run import clock, protocol
+from lightsleep.lab.run import clock, pauses, protocol
 from lightsleep.lab.run.experiment import Metric
 
 
@@ -84,6 +84,7 @@ def booting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Clo
     monkeypatch.setattr(protocol, "prepare", lambda *_, **__: hardware)
     facts = {"kernel": "6.12", "kernel_build": "#1"}
     monkeypatch.setattr(protocol, "guest_facts", lambda _: facts)
+    monkeypatch.setattr(pauses, "read", lambda _: None)
     monkeypatch.setattr(protocol, "host_facts", lambda _: {})
 
     def with_speeds(**speeds: Sequence[float]) -> list[dict[str, Clocked]]:
@@ -118,6 +119,21 @@ def test_every_boot_has_its_rounds_and_true_times(
         assert found["per_s"] == pytest.approx([3.0] * 6, rel=0.01)
         assert found["cpu_us"] == [5.0] * 6
     assert all(guest.world.count(f"+{guest.name}") == 4 for x in booted for guest in x.values())
+
+
+def test_rounds_in_which_guests_paused_are_noted_by_arm(
+    booting: Callable[..., list[dict[str, Clocked]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second boot, the CPU of b found the host short of cores before its first turn."""
+    booted = booting(a=[1.0] * 3, b=[1.0] * 3, c=[1.0] * 3)
+
+    def read(guest: Guest) -> pauses.Pauses | None:
+        contended = frozenset({0} if len(booted) == 2 else ())
+        return pauses.Pauses({0: len(contended)}, contended) if guest.name == "b" else None
+
+    monkeypatch.setattr(pauses, "read", read)
+    result = protocol.attempt("t", experiment(only_waits), Machine(), 6, 3, 1, lambda *_: None)
+    assert result.protocol["paused_cpus"] == {"b": [0, 0, 1, 1, 0, 0]}
 
 
 def only_waits(guest: Guest) -> dict[str, float]:

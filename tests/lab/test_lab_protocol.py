@@ -26,7 +26,7 @@ from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
 from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.experiments.idle import EXPERIMENT
-from lightsleep.lab.run import facts, protocol
+from lightsleep.lab.run import facts, pauses, protocol
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, Arm, Metric
 
 
@@ -146,7 +146,7 @@ def attempted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompareResult]:
         done = [
             boot
             if isinstance(boot, Exception)
-            else protocol.Booted((WAIT,), samples, dict.fromkeys("abc", 1.0), boot, 0.0, turns)
+            else protocol.Booted((WAIT,), samples, dict.fromkeys("abc", 1.0), boot, 0.0, turns, {})
             for boot in boots
         ]
         hardware = SimpleNamespace(
@@ -389,6 +389,7 @@ def test_a_complaint_as_a_guest_starts_is_told_with_its_arm(
         protocol, "boot_all", lambda machines, *_: {name: Warns(name, []) for name in machines}
     )
     monkeypatch.setattr(protocol, "guest_facts", lambda _: {})
+    monkeypatch.setattr(pauses, "read", lambda _: None)
     machines = {name: Machine() for name in "abc"}
     hardware: Any = dict.fromkeys("abc", SimpleNamespace(accelerator=Accelerator("tcg", "a test")))
     with pytest.raises(GuestFailed) as raised:

@@ -40,6 +40,7 @@ from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernels, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
+from lightsleep.lab.run import pauses
 from lightsleep.lab.run.blame import own_code, telling
 from lightsleep.lab.run.clock import Clock, ClockOff, corrected
 from lightsleep.lab.run.experiment import Experiment, Metric
@@ -229,12 +230,17 @@ def _in_true_time(
 def _by_boot(
     arms: Sequence[str], done: Sequence[Booted], accelerator: Accelerator
 ) -> dict[str, Any]:
-    """Return what each boot found out about its time, by arm."""
+    """Return what each boot found out about its time and its host, by arm."""
     found: dict[str, Any] = {
         "other_load_pct": {
             arm: [round(x, 1) for boot in done for x in boot.other_pct_of_turns[arm]]
             for arm in arms
         }
+    }
+    found["paused_cpus"] = {
+        arm: [cpus for boot in done for cpus in boot.paused_cpus_of_turns[arm]]
+        for arm in arms
+        if all(arm in boot.paused_cpus_of_turns for boot in done)
     }
     if accelerator.real_time:
         found["clock_rates"] = {arm: [boot.rates[arm] for boot in done] for arm in arms}
@@ -316,6 +322,8 @@ class Booted:
     """The share of the host's CPU time that other work used, from the first round to the last."""
     other_pct_of_turns: dict[str, list[float]]
     """The same of each turn, by arm."""
+    paused_cpus_of_turns: dict[str, list[int]]
+    """In each turn, how many CPUs kept from polling, by arm: of those that can tell."""
 
 
 def run_boot(
@@ -336,6 +344,7 @@ def run_boot(
     """
     real_time = all(x.accelerator.real_time for x in hardware.values())
     facts: dict[str, dict[str, Any]] = {}
+    paused: dict[str, pauses.Pauses | None] = {}
     ours: list[Guest] = []
     with contextlib.ExitStack() as stack:
         stack.callback(
@@ -357,6 +366,7 @@ def run_boot(
                     with own_code():
                         experiment.start(guests[name])
                     facts[name] = guest_facts(guests[name])
+                    paused[name] = pauses.read(guests[name])
                     guests[name].check()
             metrics = promised(experiment, guests, rounds)
             neighbour = None
@@ -368,8 +378,9 @@ def run_boot(
         pids = [guest.vm.process.pid for guest in ours]
         loads = hosttime.Loads(pids, experiment.running_vcpus + 1)
         clocks = {name: Clock() for name in machines} if real_time else None
+        noted = pauses.Noted(paused)
         samples = run_rounds(
-            experiment, metrics, guests, order, progress, clocks, label, loads, neighbour
+            experiment, metrics, guests, order, progress, clocks, label, loads, neighbour, noted
         )
         other_pct = loads.all.percent()
         for guest in ours:
@@ -378,7 +389,7 @@ def run_boot(
     rates = {name: clock.rate for name, clock in clocks.items()} if clocks else {}
     true = corrected(metrics, samples, rates) if clocks else samples
     known = {x.name: {"description": x.description, **facts[x.name]} for x in experiment.arms}
-    return Booted(metrics, true, rates, known, other_pct, loads.of_turns)
+    return Booted(metrics, true, rates, known, other_pct, loads.of_turns, noted.of_turns)
 
 
 def judges_the_control(experiment: Experiment, metrics: Sequence[Metric], rounds: int) -> None:

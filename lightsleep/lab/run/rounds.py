@@ -26,6 +26,7 @@ from lightsleep.lab.run.experiment import (
     Experiment,
     Metric,
 )
+from lightsleep.lab.run.pauses import Noted
 from lightsleep.lab.run.progress import Progress
 
 SETTLE_S = 1.0
@@ -57,13 +58,14 @@ def run_rounds(
     label: str = "",
     loads: hosttime.Loads | None = None,
     neighbour: Guest | None = None,
+    pauses: Noted | None = None,
 ) -> Samples:
     """Run all rounds of ``order`` in one boot; return the samples of those after the warm-up.
 
-    Every turn is a span of the arm's clock, where there are ``clocks``, and ``loads`` get the other
-    work on the host in each turn that is recorded. ``neighbour`` runs beside all of them. Raises
-    LightsleepError where ``measure`` does not return what the experiment promises, or a clock is
-    too far off.
+    Every turn is a span of the arm's clock, where there are ``clocks``. Of each turn that is
+    recorded, ``loads`` get the other work on the host, and ``pauses`` which CPUs did not poll.
+    ``neighbour`` runs beside all of them. Raises LightsleepError where ``measure`` does not return
+    what the experiment promises, or a clock is too far off.
     """
     samples: Samples = {m.name: {a.name: [] for a in experiment.arms} for m in metrics}
     left = samples.get(NEIGHBOUR_CPU.name) if neighbour else None
@@ -87,6 +89,8 @@ def run_rounds(
                                 (experiment.warm or experiment.measure)(guest)
                     if clocks:
                         clocks[name].check(guest)
+                    if pauses:
+                        pauses.turn(name, guest, recorded=number > 0)
                     guest.check()
                 if number > 0:
                     _record(samples, f"{name}, {label}{what}", name, values)
