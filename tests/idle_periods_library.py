@@ -86,7 +86,9 @@ static struct rq { struct task *idle; } idle_rq = { &idle_task };
 static inline bool need_resched(void) { return now_ns >= wake_ns; }
 #define set_tsk_need_resched(task) do { } while (0)
 extern u64 host_takes_ns;
-static inline void cpu_relax(void) { now_ns += 100 + host_takes_ns; host_takes_ns = 0; }
+static inline void spin_begin(void) { }
+static inline void spin_end(void) { }
+static inline void spin_cpu_relax(void) { now_ns += 100 + host_takes_ns; host_takes_ns = 0; }
 static inline void halt_cpu(void)
 {
 	u64 end_ns = interrupt_ns > now_ns ? min(interrupt_ns, wake_ns) : wake_ns;

@@ -27,7 +27,9 @@ extern struct { u64 cpustat[3]; } kcpustat;
 #define kcpustat_this_cpu (&kcpustat)
 """,
     "linux/processor.h": """
-void cpu_relax(void);
+void spin_begin(void);
+void spin_cpu_relax(void);
+void spin_end(void);
 """,
     "linux/sched.h": """
 #include <stdbool.h>
@@ -84,14 +86,25 @@ static struct thread_info info;
 struct thread_info *current_thread_info(void) { return &info; }
 u64 wake_at_ns;
 bool need_resched(void) { return wake_at_ns && now_ns >= wake_at_ns; }
-void cpu_relax(void) { step(look_takes_ns); }
+static bool low;
+unsigned int looks_low, looks_high, raised_at;
+void spin_begin(void) { low = true; }
+void spin_end(void) { low = false; }
+bool is_low(void) { return low; }
+void spin_cpu_relax(void)
+{
+	step(look_takes_ns);
+	if (steps == raised_at)
+		low = false; /* an interrupt */
+	*(low ? &looks_low : &looks_high) += 1;
+}
 #ifdef WAITS_FOR_STORES
 void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long for_ns)
 {
 	(void)flags; (void)seen;
 	waits++;
 	if (for_ns < waits_from_ns)
-		cpu_relax();
+		spin_cpu_relax();
 	else
 		step(wait_takes_ns < for_ns ? wait_takes_ns : for_ns);
 }
@@ -99,12 +112,13 @@ void cpu_poll_relax(unsigned long *flags, unsigned long seen, unsigned long long
 u64 reading_takes_ns;
 static u64 clock_ns(void) { readings++; return now_ns += reading_takes_ns; }
 static bool sources_here(void) { return has_sources; }
-static bool peek(void) { return false; }
+unsigned int work_at;
+static bool peek(void) { return work_at && steps >= work_at; }
 u64 poll_ns(u64 for_ns, u64 takes_ns, bool sources)
 {
 	now_ns = 0;
 	readings = 0;
-	steps = waits = 0;
+	steps = waits = looks_low = looks_high = 0;
 	look_takes_ns = takes_ns;
 	has_sources = sources;
 	poll_gaps_begin(&gaps, 0);
@@ -129,7 +143,8 @@ void forget_waits(void);
 extern uint64_t waits_from_ns;
 uint64_t poll_ns(uint64_t for_ns, uint64_t takes_ns, bool sources);
 extern uint64_t wait_takes_ns, wake_at_ns, reading_takes_ns, odd_step_takes_ns;
-extern unsigned int odd_step, waits;
+extern unsigned int odd_step, waits, looks_low, looks_high, raised_at, work_at;
+bool is_low(void);
 """)
 LIB = simulated(FFI, SOURCE, HEADERS)
 WAITING = simulated(FFI, SOURCE, HEADERS, flags=("-DWAITS_FOR_STORES",))
@@ -218,6 +233,31 @@ def test_looks_at_devices_that_take_long_are_not_the_host(look_us: int) -> None:
     polled_ns = LIB.poll_ns(1 * MS, look_us * US, True)
     assert LIB.stolen_ns(polled_ns) == 0
     assert 1 * MS <= polled_ns < 1 * MS + look_us * US
+
+
+@pytest.fixture
+def wakes() -> Iterator[None]:
+    """Let nobody wake the CPU any more, and no source have work."""
+    yield
+    LIB.wake_at_ns = LIB.work_at = LIB.raised_at = 0
+
+
+@pytest.mark.usefixtures("wakes")
+@pytest.mark.parametrize("ends_by", ["", "wake_at_ns", "work_at"])
+def test_a_poll_is_at_a_low_priority_and_what_follows_is_not(ends_by: str) -> None:
+    """For siblings on POWER; whoever is woken, or a device's work, is not to be slow."""
+    if ends_by:
+        setattr(LIB, ends_by, 50 * US if ends_by == "wake_at_ns" else 50)
+    LIB.poll_ns(1 * MS, 1 * US, False)
+    assert (LIB.looks_low, LIB.looks_high) == (50 if ends_by else 1008, 0)
+    assert not LIB.is_low()
+
+
+@pytest.mark.usefixtures("wakes")
+def test_an_interrupt_raises_the_priority_until_the_next_reading_of_the_clock() -> None:
+    LIB.raised_at = 20
+    LIB.poll_ns(1 * MS, 1 * US, False)
+    assert (LIB.looks_low, LIB.looks_high) == (1008 - 13, 13)
 
 
 def test_without_sources_the_clock_is_read_seldom() -> None:

@@ -24,6 +24,10 @@
  *
  * Where waits work, the event stream and interrupts may cut one short, but hardly four in a row.
  * If they do, 64 polls cost energy, and no time.
+ *
+ * On POWER, a thread of a core has a priority, and all of a poll runs at a low one (spin_begin()):
+ * its siblings, which have work, come first. An interrupt leaves it at the usual one, so it is
+ * lowered again after each reading of the clock.
  */
 #ifndef _LINUX_IDLE_POLL_POLL_WAIT_H
 #define _LINUX_IDLE_POLL_POLL_WAIT_H
@@ -144,7 +148,7 @@ static __always_inline void poll_wait_for_store(u64 for_ns)
 		return;
 	}
 #endif
-	cpu_relax();
+	spin_cpu_relax();
 }
 
 /* How long may a wait last now? So that the clock is read often enough for poll_gaps.h, too. */
@@ -176,21 +180,23 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 	};
 	u64 for_ns = poll_next_wait_ns(gaps, end_ns);
 	unsigned int looks = 0;
+	bool found = true;
 
 	if (POLL_WAITS) {
 		short_waits_begin(known);
 		poll_pace_choose(&pace, known, for_ns);
 	}
+	spin_begin();
 	while (!need_resched()) {
 		bool sources = sources_here();
 		u64 now_ns, took_ns;
 
 		if (sources || pace.spins)
-			cpu_relax();
+			spin_cpu_relax();
 		else
 			poll_wait_for_store(for_ns);
 		if (peek_sources())
-			return true;
+			break;
 		/* A look at a device may take long, and reads a clock anyway. */
 		if (++looks < pace.looks_per_clock && !sources)
 			continue;
@@ -205,15 +211,19 @@ static __always_inline bool poll_for_wakeup(struct poll_gaps *gaps, struct short
 		poll_gaps_look(gaps, now_ns);
 		if (pace.spins && !sources && !pace.spin_ns && gaps->look_ns < end_ns)
 			poll_pace_measure(&pace, gaps, clock_ns());
-		if (gaps->look_ns >= end_ns)
-			return false;
+		if (gaps->look_ns >= end_ns) {
+			found = false;
+			break;
+		}
 		for_ns = poll_next_wait_ns(gaps, end_ns);
 		if (pace.spins && !sources)
 			poll_pace_spin(&pace, took_ns, for_ns);
 		if (POLL_WAITS)
 			poll_pace_choose(&pace, known, for_ns);
+		spin_begin();
 	}
-	return true;
+	spin_end();
+	return found;
 }
 
 #endif /* _LINUX_IDLE_POLL_POLL_WAIT_H */
