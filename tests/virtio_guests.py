@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs virtio_poll_source.sh in guests with virtio devices."""
+"""Runs virtio_poll_blk.sh and virtio_poll_net.sh in guests with virtio devices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from ktap import Result, run_selftest
 
 from lightsleep.lab.boot.guest import Guest
+
+DISKS, NETWORKS = "virtio_poll_blk.sh", "virtio_poll_net.sh"
 
 TRIES = 3
 """A source that exceeds its budget of time is switched off. A host that stops the guest meanwhile
@@ -28,9 +30,8 @@ def set_up_network(guest: Guest) -> None:
         guest.run(["busybox", "ip", *words])
 
 
-def run_virtio(guest: Guest, *tests: str, rounds: int = ROUNDS) -> Result:
-    """Run the selftest, all of it or only ``tests``, with QEMU's own network to talk to."""
-    script = "virtio_poll_source.sh"
+def run_virtio(guest: Guest, script: str, *tests: str, rounds: int = ROUNDS) -> Result:
+    """Run a selftest, all of it or only ``tests``, with QEMU's own network to talk to."""
     return run_selftest(guest, script, *tests, tries=TRIES, PEER="10.0.2.2", ROUNDS=rounds)
 
 
@@ -39,7 +40,9 @@ def pauses(guest: Guest) -> str:
     return guest.run(["sh", "-c", PAUSES]).stdout
 
 
-def check_polled(guest: Guest, test: str, passed: Collection[str], before: str) -> None:
+def check_polled(
+    guest: Guest, script: str, test: str, passed: Collection[str], before: str
+) -> None:
     """Check that looks find something in ``test``, at last, unless the host needs its cores.
 
     ``passed`` are the tests that have passed already, ``before`` are pauses() from before them.
@@ -51,7 +54,7 @@ def check_polled(guest: Guest, test: str, passed: Collection[str], before: str) 
                 pytest.skip("the host needs its cores")
             pytest.fail(f"{test}: no look ever found anything")
         time.sleep(PAUSE_S)
-        again = run_virtio(guest, test)
+        again = run_virtio(guest, script, test)
         assert not again.failed
         passed = again.passed
         tries += 1

@@ -18,7 +18,15 @@ import virtio_guests
 from booted import boot
 from kernels import FIRST, RC, WITHOUT_RT
 from ktap import run_selftest
-from virtio_guests import TRIES, check_polled, pauses, run_virtio, set_up_network
+from virtio_guests import (
+    DISKS,
+    NETWORKS,
+    TRIES,
+    check_polled,
+    pauses,
+    run_virtio,
+    set_up_network,
+)
 
 from lightsleep.lab.boot.accel import Wanted
 from lightsleep.lab.boot.guest import Guest
@@ -83,10 +91,13 @@ def test_virtio_devices(kernel: str) -> None:
     rounds = FEWER_ROUNDS if kernel == FIRST else virtio_guests.ROUNDS
     with boot(virtio_machine(kernel, "event-idx"), f"virtio-poll-{kernel}", ENOUGH_S) as guest:
         set_up_network(guest)
-        result = run_virtio(guest, rounds=rounds)
-    assert not result.failed
+        networks = run_virtio(guest, NETWORKS, rounds=rounds)
+        disks = run_virtio(guest, DISKS, rounds=rounds)
+    assert not networks.failed
+    assert not disks.failed
+    assert not networks.skipped
     # Drivers that survive a reset of their PCI device came with 6.14.
-    assert result.skipped == ([] if kernel in ("backports", RC) else ["survives_a_reset"])
+    assert disks.skipped == ([] if kernel in ("backports", RC) else ["survives_a_reset"])
 
 
 SERIES = "6.12-series"
@@ -120,11 +131,14 @@ def test_virtio_drivers_have_the_idle_loop_look(ring: str, queues: int) -> None:
     with boot(machine, f"virtio-poll-series-{ring}-{queues}", ENOUGH_S) as guest:
         before = pauses(guest)
         set_up_network(guest)
-        result = run_virtio(guest)
-        assert not result.failed
-        assert set(result.skipped) <= {"survives_a_reset", "follows_the_interrupt", *UNLESS_IT_PAYS}
-        for test in ("polls_every_queue", "polls_a_network_device"):
-            check_polled(guest, test, result.passed, before)
+        networks = run_virtio(guest, NETWORKS)
+        disks = run_virtio(guest, DISKS)
+        assert not networks.failed
+        assert not disks.failed
+        assert set(networks.skipped) <= {"follows_the_interrupt", *UNLESS_IT_PAYS}
+        assert set(disks.skipped) <= {"survives_a_reset", *UNLESS_IT_PAYS}
+        check_polled(guest, DISKS, "polls_every_queue", disks.passed, before)
+        check_polled(guest, NETWORKS, "polls_a_network_device", networks.passed, before)
 
 
 @pytest.mark.more
@@ -132,7 +146,7 @@ def test_interrupts_with_threads_are_left_alone() -> None:
     machine = replace(virtio_machine("6.12", "event-idx"), append="threadirqs")
     with boot(machine, "virtio-poll-threadirqs", ENOUGH_S) as guest:
         set_up_network(guest)
-        result = run_virtio(guest)
+        result = run_virtio(guest, DISKS)  # it looks at the sources of all devices
     assert not result.failed
     assert not result.skipped
 
@@ -143,10 +157,12 @@ def test_interrupts_with_threads_are_left_alone() -> None:
 def test_virtio_rings(ring: str) -> None:
     with boot(virtio_machine("6.12", ring), f"virtio-poll-{ring}", ENOUGH_S) as guest:
         set_up_network(guest)
-        tests = ("survives_unbinding", "polls_every_queue", "polls_a_network_device")
-        result = run_virtio(guest, *tests, rounds=FEWER_ROUNDS)
-    assert not result.failed
-    assert not result.skipped
+        tests = ("survives_unbinding", "polls_every_queue")
+        disks = run_virtio(guest, DISKS, *tests, rounds=FEWER_ROUNDS)
+        networks = run_virtio(guest, NETWORKS, "polls_a_network_device", rounds=FEWER_ROUNDS)
+    for result in (disks, networks):
+        assert not result.failed
+        assert not result.skipped
 
 
 FLIPS = 24

@@ -26,8 +26,8 @@ class Asked:
         assert "ip" not in argv, "RTNETLINK answers: File exists"
         return SimpleNamespace(stdout=self.pauses)
 
-    def run_selftest(self, _guest: object, _script: str, *tests: str, **_: object) -> Result:
-        assert tests == (TEST,)
+    def run_selftest(self, _guest: object, *asked: str, **_: object) -> Result:
+        assert asked == (virtio_guests.DISKS, TEST)
         self.tries += 1
         passed = self.tries == self.passes
         return Result([TEST] if passed else [], [] if passed else [TEST], {})
@@ -38,13 +38,13 @@ def test_a_guest_is_asked_until_a_look_found_something(
     passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest: Any = Asked(passes, monkeypatch)
-    virtio_guests.check_polled(guest, TEST, [], "0\n")
+    virtio_guests.check_polled(guest, virtio_guests.DISKS, TEST, [], "0\n")
     assert guest.tries == passes
 
 
 def test_what_has_passed_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     guest: Any = Asked(1, monkeypatch)
-    virtio_guests.check_polled(guest, TEST, [TEST], "0\n")
+    virtio_guests.check_polled(guest, virtio_guests.DISKS, TEST, [TEST], "0\n")
     assert guest.tries == 0
 
 
@@ -57,5 +57,5 @@ def test_only_a_host_that_needs_its_cores_excuses_a_guest(
     guest: Any = Asked(6, monkeypatch)
     guest.pauses = pauses
     with pytest.raises(outcome):
-        virtio_guests.check_polled(guest, TEST, [], "0\n")
+        virtio_guests.check_polled(guest, virtio_guests.DISKS, TEST, [], "0\n")
     assert guest.tries == 5

@@ -2,15 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # virtio_poll_source in a running kernel: CPUs that poll notice what virtio disks
-# have completed and what network devices have received. No request or packet is
-# lost or answered twice, whatever happens to the device, its switch, the module
-# or the CPUs meanwhile. Where the kernel has that itself (CONFIG_VIRTIO_POLL_SOURCE),
-# the idle loop polls, and the switch of each device stands for the module.
+# have completed. No request is lost or answered twice, whatever happens to the
+# device, its switch, the module or the CPUs meanwhile. Disks also stand for all
+# devices in tests of the switch, the module, and kernels that poll no device.
 #
-# Usage: [ROUNDS=20] virtio_poll_source.sh MODULE-FOLDER [TEST...]
+# Usage: [ROUNDS=20] virtio_poll_blk.sh MODULE-FOLDER [TEST...]
 # Needs root, debugfs and a virtio disk that may be read, at least. DISK names
-# one that may be taken away from its driver, as well: /dev/vdb if not set. PEER
-# is an address that answers to ping through a virtio network device, NET: eth0.
+# one that may be taken away from its driver, as well: /dev/vdb if not set.
 # ROUNDS: how often a device, CPU or module comes and goes.
 
 # shellcheck source=ktap.sh disable=SC1091
@@ -22,53 +20,14 @@
 
 MODULES=${1:?usage: $0 MODULE-FOLDER [TEST...]}
 shift
+# shellcheck source=virtio_source.sh disable=SC1091
+. "$(dirname "$0")/virtio_source.sh"
 
-DRIVER=cpuidle_lightsleep
-SOURCE=virtio_poll_source
-TABLE=/sys/kernel/debug/poll_source
 READ=/dev/vda
 DISK=${DISK:-/dev/vdb}
-NET=${NET:-eth0}
-PEER=${PEER:-}
 ROUNDS=${ROUNDS:-20}
-BUS=/sys/bus/virtio
-IDLE_POLL=/sys/module/idle_poll/parameters
 IRQS=/proc/irq
 RESCAN=/sys/bus/pci/rescan
-IN_TREE=
-[ -e /sys/module/$SOURCE ] || ! ls $BUS/devices/*/poll_source > /dev/null 2>&1 || IN_TREE=1
-
-switch_all() { # VALUE
-	for switch in "$BUS"/devices/*/poll_source; do
-		echo "$1" 2> /dev/null > "$switch" # the device may go meanwhile
-	done
-}
-
-load_source() { # [PARAMETER=VALUE...]
-	need_poll_sources
-	if [ "$IN_TREE" ]; then
-		[ "$*" = enable=0 ] || switch_all 1
-	else
-		insmod "$MODULES/$SOURCE.ko" "$@" || fail "insmod $SOURCE $* failed"
-	fi
-}
-
-unload_source() {
-	if [ "$IN_TREE" ]; then
-		switch_all 0
-	elif [ -e /sys/module/$SOURCE ]; then
-		rmmod $SOURCE || fail "cannot unload $SOURCE"
-	fi
-}
-
-unload() {
-	unload_source
-	if [ "$IN_TREE" ]; then
-		echo 0 > $IDLE_POLL/enabled
-	elif [ -e /sys/module/$DRIVER ]; then
-		rmmod $DRIVER
-	fi
-}
 
 polled_again() { # DISK, once it has a driver again
 	[ ! "$IN_TREE" ] || load_source
@@ -85,74 +44,12 @@ wait_for_source() { # DISK
 	return 1
 }
 
-start_polling() { # in the idle loop
-	echo 50000 > /sys/module/poll_source/parameters/peek_budget_ns
-	echo 1 > $IDLE_POLL/enabled
-	for _ in $(seq 10); do # where the machine is too busy, a cost is assumed
-		[ "$(cat $IDLE_POLL/halt_cost_ns)" = 0 ] || break
-		sleep 1
-	done
-}
-
-pauses() { # of CPUs whose host needs the core
-	cat "$CPUS"/cpu*/idle_poll/contention_pauses 2> /dev/null | tr '\n' ' '
-}
-
-# A task makes requests, one after the other, and its CPU is to poll for each.
-begin_requests() { # CPU
-	polling=$1
-	paused=$(pauses)
-	read -r begun _ < /proc/uptime
-}
-
-# What the CPU has learned from the requests. When it is idle, it soon forgets that: so this comes
-# before all other commands.
-note_limit() {
-	{ read -r limit_ns < "$CPUS/cpu$polling/idle_poll/limit_ns"; } 2> /dev/null || limit_ns=
-}
-
-end_requests() { # COUNT
-	note_limit
-	read -r ended _ < /proc/uptime
-	request_ns=$(((${ended%.*}${ended#*.} - ${begun%.*}${begun#*.}) * 10000000 / $1))
-}
-
-# The idle loop leaves a busy host its cores, and does not poll where that does not pay: where
-# its limit on the CPU of these requests was 0 at their end, or where they take longer.
-fail_if_it_polls() { # WORD...
-	[ "$paused" = "$(pauses)" ] || skip "the host needs its cores"
-	[ "$limit_ns" ] || fail "$@"
-	[ "$limit_ns" != 0 ] && [ "$limit_ns" -ge "$request_ns" ] ||
-		skip "polling does not pay on this machine: $limit_ns ns for $request_ns ns"
-	fail "$@"
-}
-
-loaded() { # [PARAMETER=VALUE...] of the source; CPUs always poll first
-	unload
-	if [ "$IN_TREE" ]; then
-		start_polling
-		load_source "$@"
-		return
-	fi
-	insmod "$MODULES/$DRIVER.ko" mode=fixed poll_limit_us=10000 peek_budget_ns=50000 ||
-		fail "insmod $DRIVER failed"
-	load_source "$@"
-}
-
 virtio_of() { # DISK: its name on the virtio bus
 	basename "$(readlink -f "/sys/block/${1#/dev/}/device")"
 }
 
 sources_of() { # DISK
 	grep -c " $(virtio_of "$1")-" $TABLE
-}
-
-hits() { # of all sources
-	total=0
-	for number in $(sed 1d $TABLE | cut -d' ' -f5); do
-		total=$((total + number))
-	done
-	echo $total
 }
 
 # Past the cache, block by block; prints a checksum, and fails unless all of them came.
@@ -163,10 +60,6 @@ read_disk() { # DISK [BLOCKS [CPU]]
 	came=$?
 	rm -f "$copy"
 	return $came
-}
-
-irq_of() { # QUEUE, or how its name begins
-	grep -m 1 "$1" /proc/interrupts | cut -d: -f1 | tr -d ' '
 }
 
 cpu_of_disk() { # DISK: the one that its first queue interrupts, and so the one that polls it
@@ -198,28 +91,11 @@ ends_well() {
 	[ -z "$complaints" ] || fail "$complaints"
 }
 
-undo_at_end() { # COMMAND: when this test has ended, in whatever way
-	echo "$*" >> "$UNDO"
-}
-
-after_each() {
-	rm -f "$BUSY"
-	[ ! -e "$UNDO" ] || sh "$UNDO"
-	rm -f "$UNDO"
-}
-
-restore() {
-	trap '' HUP INT PIPE TERM
-	end_test
-	after_each
-	rm -f "$LOAD" "$REPORT" "$WRONG" "$TRAFFIC"
-	unload
-}
-
 need_disk() {
 	[ -b "$DISK" ] || skip "no $DISK"
 }
 
+# shellcheck disable=SC2154 # polling, which begin_requests sets
 polls_every_queue() {
 	loaded
 	for disk in $READ "$DISK"; do
@@ -340,6 +216,7 @@ survives_hotplug() {
 	wait_for_source $READ
 	sleep 0.2
 	begin_requests 1
+	# shellcheck disable=SC2034 # for fail_if_it_polls
 	request_ns=0 # any poll will do
 	before=$(polls_of_cpu_1)
 	start_reading $READ
@@ -383,102 +260,6 @@ survives_a_reset() {
 		polled_again "$DISK" || fail "round $round: not polled again"
 		read_disk "$DISK" || fail "round $round: cannot be read"
 	done
-}
-
-need_peer() {
-	[ -n "$PEER" ] || skip "no PEER"
-	net_device=$(basename "$(readlink -f "/sys/class/net/$NET/device")")
-}
-
-all_came() { # COUNT FILE, what ping says at its end
-	grep -q "^$1 .* $1 " "$2"
-}
-
-ping_peer() { # COUNT [CPU]: one after the other, none may be lost
-	${2:+taskset -c "$2"} busybox ping -A -q -c "$1" "$PEER" | grep 'packets received' > "$REPORT"
-	cat "$REPORT"
-	all_came "$1" "$REPORT" || fail "packets lost"
-}
-
-polls_a_network_device() {
-	need_peer
-	loaded
-	ping_peer 20
-	grep -q " $net_device-input.0 " $TABLE || fail "not polled: $(cat $TABLE)"
-	before=$(hits)
-	begin_requests "$(cpu_of_net)"
-	ping_peer 500 "$polling"
-	end_requests 500
-	[ "$(hits)" -gt "$before" ] ||
-		fail_if_it_polls "no look ever found anything: $(cat $TABLE)"
-	cat $TABLE
-}
-
-polls_of_net() {
-	grep " $net_device-input.0 " $TABLE | cut -d' ' -f4
-}
-
-# With a timeout, NAPI's timer turns interrupts on again: nobody may stand in its way.
-leaves_napi_with_a_timeout_alone() {
-	need_peer
-	loaded
-	ping_peer 20
-	polls=$(polls_of_net)
-	begin_requests "$(cpu_of_net)"
-	ping_peer 200 "$polling"
-	note_limit
-	request_ns=0 # any poll will do
-	[ "$(polls_of_net)" -gt "$polls" ] || fail_if_it_polls "never polled: $(cat $TABLE)"
-	timeout=/sys/class/net/$NET/gro_flush_timeout
-	undo_at_end "echo $(cat "$timeout") > $timeout"
-	echo 1000000 > "$timeout"
-	ping_peer 20
-	polls=$(polls_of_net)
-	ping_peer 200 "$polling"
-	polls=$(($(polls_of_net) - polls))
-	[ $polls = 0 ] || fail "$polls polls of a queue with a timeout"
-}
-
-cpu_of_net() { # the CPU that polls
-	grep " $net_device-input.0 " $TABLE | cut -d' ' -f1
-}
-
-polled_by() { # CPU: within 100 packets
-	for _ in $(seq 10); do
-		ping_peer 20 > /dev/null
-		[ "$(cpu_of_net)" != "$1" ] || return 0
-	done
-	return 1
-}
-
-follows_the_interrupt() {
-	need_peer
-	is_online 1 || skip "CPU 1 is not online"
-	loaded
-	irq=$(irq_of "$net_device-input.0")
-	mask=$IRQS/$irq/smp_affinity
-	[ ! -e $CPUS/cpu1/online ] || undo_at_end "echo 1 > $CPUS/cpu1/online"
-	undo_at_end "echo $(cat "$mask") > $mask"
-	for round in 1 2 3; do
-		for cpu in 1 0; do
-			echo $cpu > "${mask}_list" || fail "cannot move interrupt $irq"
-			polled_by $cpu || fail "round $round: not polled by CPU $cpu: $(cat $TABLE)"
-			before=$(hits)
-			begin_requests $cpu
-			for sent in 50 100 150 200 250; do # the idle loop learns that it pays
-				ping_peer 50 $cpu
-				end_requests $sent
-				[ "$(hits)" -eq "$before" ] || break
-			done
-			[ "$(hits)" -gt "$before" ] ||
-				fail_if_it_polls "round $round: no hit on CPU $cpu: $(cat $TABLE)"
-		done
-	done
-	[ -e $CPUS/cpu1/online ] || return 0
-	echo 1 > "${mask}_list"
-	polled_by 1 || fail "not polled by CPU 1"
-	echo 0 > $CPUS/cpu1/online
-	polled_by 0 || fail "does not follow the interrupt off a CPU that goes offline"
 }
 
 # The kernel's tracer names who waits for a grace period: not the task that has the locks.
@@ -552,72 +333,6 @@ polls_no_queue_whose_interrupt_has_a_thread() {
 	read_disk $READ || fail "cannot read $READ"
 }
 
-survives_traffic() {
-	need_peer
-	[ ! -e $CPUS/cpu1/online ] || undo_at_end "echo 1 > $CPUS/cpu1/online"
-	loaded
-	busybox ping -A -q -c 3000 "$PEER" > "$TRAFFIC" 2>&1 &
-	load=$!
-	undo_at_end "kill $load 2> /dev/null"
-	for _ in $(seq $((ROUNDS / 2))); do
-		for value in 0 1; do
-			echo $value > "$BUS/devices/$net_device/poll_source"
-		done
-		unload_source
-		load_source
-		[ ! -e $CPUS/cpu1/online ] || for value in 0 1; do
-			echo $value > $CPUS/cpu1/online
-		done
-	done
-	wait $load
-	all_came 3000 "$TRAFFIC" || fail "$(cat "$TRAFFIC")"
-	ping_peer 200
-}
-
-survives_a_link_that_goes_down() {
-	need_peer
-	loaded
-	ping_peer 20
-	undo_at_end "busybox ip link set $NET up"
-	busybox ping -A -q "$PEER" > /dev/null 2>&1 &
-	load=$!
-	undo_at_end "kill $load 2> /dev/null"
-	for _ in $(seq "$ROUNDS"); do
-		busybox ip link set "$NET" down
-		grep -q " $net_device-" $TABLE || fail "no source any more"
-		busybox ip link set "$NET" up
-		sleep 0.1
-	done
-	kill $load
-	ping_peer 200
-}
-
-survives_unbinding_of_a_network_device() {
-	need_peer
-	loaded
-	address=$(busybox ip -o -4 addr show dev "$NET" | grep -o '[0-9.]*/[0-9]*')
-	undo_at_end "[ -e $BUS/devices/$net_device/driver ] ||
-		echo $net_device > $BUS/drivers/virtio_net/bind"
-	undo_at_end "busybox ip addr add $address dev $NET 2> /dev/null"
-	undo_at_end "busybox ip link set $NET up"
-	for round in $(seq 5); do
-		busybox ping -A -q -c 100 "$PEER" > /dev/null 2>&1 &
-		load=$!
-		undo_at_end "kill $load 2> /dev/null"
-		echo "$net_device" > $BUS/drivers/virtio_net/unbind || fail "round $round: cannot unbind"
-		! grep -q " $net_device-" $TABLE || fail "round $round: polled without a driver"
-		echo "$net_device" > $BUS/drivers/virtio_net/bind || fail "round $round: cannot bind"
-		kill $load 2> /dev/null
-		busybox ip addr add "$address" dev "$NET"
-		busybox ip link set "$NET" up
-		[ ! "$IN_TREE" ] || load_source
-		# The first one may go while the link comes up.
-		busybox ping -c 1 -W 10 "$PEER" > /dev/null || fail "round $round: no answer"
-		ping_peer 50
-		grep -q " $net_device-" $TABLE || fail "round $round: not polled again"
-	done
-}
-
 # Only where the kernel polls virtio devices by itself.
 refuses_the_module() {
 	mark_log
@@ -632,39 +347,23 @@ polls_nothing_on_a_realtime_kernel() {
 	read_disk $READ || fail "cannot read $READ"
 }
 
-if [ "$(id -u)" != 0 ]; then
-	echo "1..0 # SKIP needs root"
-	exit "$KSFT_SKIP"
-fi
-if [ ! -b $READ ]; then
-	echo "1..0 # SKIP no $READ"
-	exit "$KSFT_SKIP"
-fi
-[ -d /sys/kernel/debug/sched ] || busybox mount -t debugfs none /sys/kernel/debug
-
-if [ $# = 0 ] && grep -qx 1 /sys/kernel/realtime 2> /dev/null; then
+[ "$(id -u)" = 0 ] || skip_all "needs root"
+[ -b $READ ] || skip_all "no $READ"
+mount_debugfs
+if [ $# = 0 ] && is_realtime; then
 	set -- polls_nothing_on_a_realtime_kernel
-elif [ $# = 0 ] && grep -qw threadirqs /proc/cmdline; then
+elif [ $# = 0 ] && interrupts_have_threads; then
 	set -- polls_no_queue_whose_interrupt_has_a_thread
 elif [ $# = 0 ] && [ "$IN_TREE" ]; then
 	set -- polls_every_queue spares_interrupts obeys_the_switch survives_the_switch \
 		refuses_the_module survives_hotplug survives_unbinding survives_a_reset \
-		polls_a_network_device leaves_napi_with_a_timeout_alone survives_traffic \
-		survives_a_link_that_goes_down \
-		survives_unbinding_of_a_network_device follows_the_interrupt survives_unplugging
+		survives_unplugging
 elif [ $# = 0 ]; then
 	set -- polls_every_queue spares_interrupts obeys_the_switch survives_the_switch \
 		survives_loading_and_unloading survives_hotplug survives_unbinding survives_a_reset \
-		polls_a_network_device leaves_napi_with_a_timeout_alone survives_traffic \
-		survives_a_link_that_goes_down \
-		survives_unbinding_of_a_network_device follows_the_interrupt \
 		waits_for_nobody_while_a_device_is_unplugged survives_unplugging
 fi
-REPORT=$(mktemp)
-BUSY=$REPORT.busy # as long as a process of a test is to go on
-WRONG=$REPORT.wrong # what a reader complains of
-TRAFFIC=$REPORT.traffic # what a ping says that goes on beside the test
-UNDO=$REPORT.undo # commands that undo what a test has changed
+name_files
 trap restore EXIT
 trap 'exit 143' HUP INT PIPE TERM # not every shell runs the trap above then
 run_tests "$@"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What virtio_poll_source.sh makes of its devices: its functions run here, on files of a folder."""
+"""What virtio_poll_blk.sh and virtio_poll_net.sh make of devices.
+
+Their functions run here, on files of a folder.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,36 @@ from pathlib import Path
 
 import pytest
 from ktap import SELFTESTS
+from virtio_guests import DISKS, NETWORKS
 
 FAILED, SKIPPED = 1, 4
-SCRIPT = SELFTESTS / "virtio_poll_source.sh"
 TOO_LONG_S = 20
 
 
-def ran(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
-    """Run commands after the functions of the script, which is told of no device."""
-    functions, _, _ = SCRIPT.read_text().partition("\nif [ ")
-    _, _, files = SCRIPT.read_text().partition("\nREPORT=$(mktemp)\n")
-    files, _, _ = files.partition("\ntrap ")
+def ran(folder: Path, commands: str, name: str = DISKS) -> subprocess.CompletedProcess[str]:
+    """Run commands after the functions of a script, which is told of no device."""
+    functions, _, _ = (SELFTESTS / name).read_text().partition('\n[ "$(id -u)" = 0 ]')
     script = f"""
         {functions.replace('$(dirname "$0")', str(SELFTESTS))}
         rm "$LOAD"
-        LOAD={folder}/load REPORT={folder}/report
-        {files}
+        LOAD={folder}/load
+        mktemp() {{ echo {folder}/report; }}
+        name_files
+        unset -f mktemp
         {commands}
     """
     # All of its processes end with it, whatever they wait for.
     return subprocess.run(
-        ["timeout", str(TOO_LONG_S), "sh", "-c", script, str(SCRIPT), str(folder)],
+        ["timeout", str(TOO_LONG_S), "sh", "-c", script, name, str(folder)],
         text=True,
         capture_output=True,
         check=False,
     )
 
 
-def test_a_signal_has_what_was_changed_undone(tmp_path: Path) -> None:
-    _, _, traps = SCRIPT.read_text().partition("\nUNDO=")
-    _, _, traps = traps.partition("\n")
+@pytest.mark.parametrize("script", [DISKS, NETWORKS])
+def test_a_signal_has_what_was_changed_undone(tmp_path: Path, script: str) -> None:
+    _, _, traps = (SELFTESTS / script).read_text().partition("\nname_files\n")
     begun, undone = tmp_path / "begun", tmp_path / "undone"
     start_s = time.monotonic()
     done = ran(
@@ -51,6 +54,7 @@ def test_a_signal_has_what_was_changed_undone(tmp_path: Path) -> None:
         set -- changes changes
         {traps}
         """,
+        script,
     )
     assert (done.returncode, "ok 2" in done.stdout) == (128 + signal.SIGTERM, False)
     assert undone.exists()
@@ -159,6 +163,7 @@ def test_a_failure_leaves_the_link_up_and_no_ping_behind(tmp_path: Path) -> None
         ( run_tests survives_a_link_that_goes_down )
         {look_for_ping(tmp_path)}
         """,
+        NETWORKS,
     )
     assert "# no source any more\n" in done.stdout
     assert (tmp_path / "ran").read_text().splitlines()[-1] == "ip link set eth0 up"
@@ -184,6 +189,7 @@ def test_traffic_that_fails_leaves_no_ping_and_no_cpu_behind(tmp_path: Path) -> 
         ( run_tests survives_traffic )
         {look_for_ping(tmp_path)}
         """,
+        NETWORKS,
     )
     assert "# cannot unload\n" in done.stdout
     assert online.read_text() == "1\n"
@@ -205,6 +211,7 @@ def test_no_packet_of_the_traffic_may_be_lost(tmp_path: Path, received: int, sta
         busybox() {{ echo "3000 packets transmitted, {received} packets received"; }}
         survives_traffic
         """,
+        NETWORKS,
     )
     assert done.returncode == status
 
@@ -231,13 +238,15 @@ def test_a_cpu_comes_back_where_its_test_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "driver"),
+    ("script", "name", "driver"),
     [
-        ("survives_unbinding", "virtio_blk"),
-        ("survives_unbinding_of_a_network_device", "virtio_net"),
+        (DISKS, "survives_unbinding", "virtio_blk"),
+        (NETWORKS, "survives_unbinding_of_a_network_device", "virtio_net"),
     ],
 )
-def test_a_failure_gives_the_device_its_driver_back(tmp_path: Path, name: str, driver: str) -> None:
+def test_a_failure_gives_the_device_its_driver_back(
+    tmp_path: Path, script: str, name: str, driver: str
+) -> None:
     drivers = tmp_path / "drivers" / driver
     drivers.mkdir(parents=True)
     done = ran(
@@ -253,6 +262,7 @@ def test_a_failure_gives_the_device_its_driver_back(tmp_path: Path, name: str, d
         busybox() {{ echo "inet 10.0.2.15/24"; }}
         run_tests {name}
         """,
+        script,
     )
     assert "# round 1: polled without a driver\n" in done.stdout
     assert (drivers / "unbind").read_text() == "virtio1\n"
@@ -270,6 +280,7 @@ def test_a_failure_gives_the_network_device_its_address_back(tmp_path: Path) -> 
         loaded() {{ :; }}
         run_tests survives_unbinding_of_a_network_device
         """,
+        NETWORKS,
     )
     *_, address, up = (tmp_path / "ran").read_text().splitlines()
     assert (address, up) == ("ip addr add 10.0.2.15/24 dev eth0", "ip link set eth0 up")
@@ -317,6 +328,7 @@ def test_a_failure_gives_the_interrupt_its_mask_back(tmp_path: Path, polled: str
         polled_by() {{ echo 2 > {mask}; echo 0 > {online}; {polled}; }}
         run_tests follows_the_interrupt
         """,
+        NETWORKS,
     )
     assert why in done.stdout
     assert (mask.read_text(), online.read_text()) == ("f\n", "1\n")
@@ -354,6 +366,7 @@ def test_the_cpu_of_the_load_is_the_one_that_has_to_poll(
         ping_peer() {{ echo "$1 packets, CPU $2"; }}
         polls_a_network_device
         """,
+        NETWORKS,
     )
     assert (done.returncode, done.stderr) == (status, "")
     assert why in done.stdout
@@ -361,13 +374,16 @@ def test_the_cpu_of_the_load_is_the_one_that_has_to_poll(
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("script", "name"),
     [
-        *("spares_interrupts", "survives_hotplug", "polls_a_network_device"),
-        *("leaves_napi_with_a_timeout_alone", "follows_the_interrupt"),
+        *((DISKS, "spares_interrupts"), (DISKS, "survives_hotplug")),
+        *((NETWORKS, "polls_a_network_device"), (NETWORKS, "leaves_napi_with_a_timeout_alone")),
+        (NETWORKS, "follows_the_interrupt"),
     ],
 )
-def test_what_a_cpu_forgets_after_the_requests_is_no_excuse(tmp_path: Path, name: str) -> None:
+def test_what_a_cpu_forgets_after_the_requests_is_no_excuse(
+    tmp_path: Path, script: str, name: str
+) -> None:
     """It is idle while the script counts hits, and soon polls no more."""
     own = tmp_path / "cpu1/idle_poll"
     own.mkdir(parents=True)
@@ -405,6 +421,7 @@ def test_what_a_cpu_forgets_after_the_requests_is_no_excuse(tmp_path: Path, name
         polls_of_cpu_1() {{ {counting}; }}
         {name}
         """,
+        script,
     )
     assert (done.returncode, done.stderr) == (FAILED, "")
 
@@ -444,5 +461,6 @@ def test_no_interrupt_is_moved_in_a_guest_with_one_cpu(tmp_path: Path) -> None:
         loaded() {{ fail "goes on"; }}
         follows_the_interrupt
         """,
+        NETWORKS,
     )
     assert (done.returncode, done.stdout) == (SKIPPED, "CPU 1 is not online\n")
