@@ -15,13 +15,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import cast
 
+import pyarrow as pa
 import pytest
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.agent import Completed
 from lightsleep.lab.boot.guest import Guest
 from lightsleep.lab.boot.machine import Machine
-from lightsleep.lab.experiments import prediction, prediction_loop
+from lightsleep.lab.experiments import halt_after_poll, prediction, prediction_loop
 from lightsleep.lab.loads import recorded as loads
 
 
@@ -141,3 +142,33 @@ def test_recordings_are_where_those_of_a_killed_lab_are_swept(
     assert experiment.measure(guest) == {}
     assert folders == [base / f".recorded-{os.getpid()}.scratch"]
     assert list(base.iterdir()) == []
+
+
+def periods(rows: Sequence[tuple[int, int, str, int | None]]) -> pa.Table:
+    """Return a table of idle periods: CPU, state, how it ended, and what its task waited, in ns."""
+    cpus, states, ends, waited_ns = zip(*rows, strict=True)
+    columns = {
+        "cpu": pa.array(cpus, pa.uint32()),
+        "state": pa.array(states, pa.int8()),
+        "ended_by": pa.array(ends).dictionary_encode(),
+        loads.WAITED: pa.array(waited_ns, pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def test_only_wakeups_of_the_server_out_of_the_halt_count() -> None:
+    halted = [(1, 1, "ipi", ns) for ns in (40_000, 50_000, 90_000)] * 40
+    others = [
+        (0, 1, "ipi", 7),
+        (1, 0, "store", 7),
+        (1, 0, "ipi", 7),
+        (1, 1, "timer", 7),
+        (1, 1, "ipi", None),
+    ]
+    assert halt_after_poll.waited_us(periods(halted + others * 100)) == 50
+
+
+def test_a_median_of_few_wakeups_is_an_error() -> None:
+    rows = [(1, 1, "ipi", 40_000)] * (halt_after_poll.LEAST - 1) + [(1, 1, "timer", 7)] * 100
+    with pytest.raises(LightsleepError, match="99 wakeups of the server from the halt"):
+        halt_after_poll.waited_us(periods(rows))

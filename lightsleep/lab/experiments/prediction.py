@@ -61,6 +61,7 @@ for _ in range(int(sys.argv[1])):
     line.send(b"x")
 """
 VCPUS = 2
+CLIENT_CPU, SERVER_CPU = 0, 1
 RECORDED, LEARNED = 4000, 6000
 """Datagrams that are recorded, and from which the driver learns before (see halt_cost.py)."""
 
@@ -73,13 +74,13 @@ def start(guest: Guest) -> None:
     guest.run(["busybox", "ip", "link", "set", "lo", "up"])
     guest.write_text(SERVER, SERVE)
     guest.write_text(CLIENT, SEND)
-    serve = f"taskset -c 1 python3 {SERVER} > /dev/null 2>&1 &"
+    serve = f"taskset -c {SERVER_CPU} python3 {SERVER} > /dev/null 2>&1 &"
     guest.run(["sh", "-c", f"{serve} until [ -e {READY} ]; do sleep 0.1; done"])
 
 
 def load(datagrams: int, seed: int) -> str:
     """Return the command that sends the server so many datagrams."""
-    return f"taskset -c 0 python3 {CLIENT} {datagrams} {seed}"
+    return f"taskset -c {CLIENT_CPU} python3 {CLIENT} {datagrams} {seed}"
 
 
 def predicted(guest: Guest, folder: Path) -> dict[str, float]:
