@@ -140,6 +140,8 @@ QUIET = {
         ("sap-hana-guest", f"{HALTPOLL}_grow_start: 2400000"),
         ("sap-hana-guest", f"{HALTPOLL}_ns: 0"),
         ("sap-hana-guest", f"{HALTPOLL}_allow_shrink: N"),
+        ("sap-hana-guest", f"{GOVERNOR}: menu"),
+        ("sap-hana-guest", f"{CPU}/cpuidle/current_driver: lightsleep"),
     ],
     "haltpoll-zero": [
         ("kvm-haltpoll", ""),

@@ -8,9 +8,16 @@ from lightsleep.scan.model import Cpu, Scan
 from lightsleep.scan.rule import Rule
 
 
+def _decides(scan: Scan) -> bool:
+    """Return whether the governor haltpoll does: lightsleep's driver does as it sees fit."""
+    return facts.governor_is_haltpoll(scan) and scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER
+
+
 def _haltpoll_grow_start(scan: Scan) -> str | None:
     knobs = scan.haltpoll
-    if not knobs or not knobs.guest_halt_poll_ns or knobs.grow_start_ns is None:
+    if not _decides(scan) or not knobs:
+        return None
+    if not knobs.guest_halt_poll_ns or knobs.grow_start_ns is None:
         return None
     if knobs.allow_shrink is False:  # the limit rises to its cap and stays there
         return None
@@ -20,11 +27,6 @@ def _haltpoll_grow_start(scan: Scan) -> str | None:
         f"guest_halt_poll_grow_start {knobs.grow_start_ns:,} ns is above "
         f"guest_halt_poll_ns {knobs.guest_halt_poll_ns:,} ns"
     )
-
-
-def _decides(scan: Scan) -> bool:
-    """Return whether the governor haltpoll does: lightsleep's driver does as it sees fit."""
-    return facts.governor_is_haltpoll(scan) and scan.cpuidle.driver != facts.LIGHTSLEEP_DRIVER
 
 
 def _haltpoll_zero(scan: Scan) -> str | None:
