@@ -113,8 +113,9 @@ def why_no_driver(scan: Scan) -> str | None:
         return "cpuidle.off is on the command line"
     if facts.spins(scan) == "nohlt":
         return "nohlt is on the command line: the idle loop asks no driver"
-    if override in ("poll", "halt"):
-        return f"idle={override} keeps the drivers away"
+    if override:
+        which = "intel_idle and haltpoll" if override == "nomwait" else "the drivers"
+        return f"idle={override} keeps {which} away"
     if scan.kernel.options.get("powersave") == "off":
         return "powersave=off keeps the drivers away"
     if "haltpoll" in scan.cpuidle.available_governors:

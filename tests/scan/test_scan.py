@@ -229,6 +229,12 @@ def test_hypervisor(machine: str, change: str, hypervisor: str | None, tmp_path:
         ("proc/cpuinfo: masked", "HLT or MWAIT C1", "offers this guest no idle states"),
         ("proc/cpuinfo: masked\nproc/cmdline: idle=halt", "HLT", "idle=halt"),
         ("proc/cmdline: idle=poll", "spin", "idle=poll"),
+        ("proc/cmdline: idle=nomwait", "HLT", "idle=nomwait keeps intel_idle and haltpoll away"),
+        (
+            f"proc/cmdline: idle=nomwait\n{CPU}/cpuidle/available_governors: menu haltpoll",
+            "HLT",
+            "idle=nomwait keeps intel_idle and haltpoll away",
+        ),
         ("proc/cmdline: cpuidle.off=1", "HLT", "cpuidle.off"),
         (f"{CPU}/cpuidle/available_governors: menu haltpoll", "HLT", "force=1"),
         ("proc/sys/kernel/arch: aarch64", "WFI", "offers this guest no idle states"),
