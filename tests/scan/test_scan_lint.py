@@ -86,7 +86,11 @@ FIRES = {
     ),
     "nohz-off": ("intel-laptop", "proc/cmdline: nohz=off", "C10"),
     "lightsleep-off": ("lightsleep-guest", f"{LIGHTSLEEP}/mode: off", "mode off"),
-    "lightsleep-limit-low": ("lightsleep-guest", f"{LIGHTSLEEP}/poll_limit_us: 20", "52,000 ns"),
+    "lightsleep-limit-low": (
+        "lightsleep-guest",
+        f"{LIGHTSLEEP}/poll_limit_us: 100\n{LIGHTSLEEP}/wait_weight: 4",
+        "poll_limit_us 100 is below the 208 us that a missed wakeup costs",
+    ),
     "arm64-ipi": ("lightsleep-guest", "proc/sys/kernel/arch: aarch64", "arm64"),
     "states-not-sorted": (
         "intel-laptop",
@@ -231,6 +235,7 @@ QUIET = {
     "lightsleep-off": [("lightsleep-guest", "")],
     "lightsleep-limit-low": [
         ("lightsleep-guest", f"{LIGHTSLEEP}/poll_limit_us: 52"),
+        ("lightsleep-guest", f"{LIGHTSLEEP}/poll_limit_us: 208\n{LIGHTSLEEP}/wait_weight: 4"),
         ("lightsleep-guest", f"{LIGHTSLEEP}/poll_limit_us: 20\n{LIGHTSLEEP}/halt_cost_ns: 0"),
         ("lightsleep-guest", f"{LIGHTSLEEP}/poll_limit_us: 20\n{LIGHTSLEEP}/mode: off"),
     ],

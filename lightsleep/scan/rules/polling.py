@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lightsleep driver, and everything else that polls."""
 
+import math
+
 from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
 from lightsleep.scan.rule import Rule
@@ -18,9 +20,14 @@ def _lightsleep_limit_low(scan: Scan) -> str | None:
     knobs = scan.lightsleep
     if not knobs or knobs.mode == "off" or not knobs.poll_limit_us or not knobs.halt_cost_ns:
         return None  # a limit of 0 follows from the cost
-    if knobs.poll_limit_us * 1000 >= knobs.halt_cost_ns:
+    weight = knobs.wait_weight or 1
+    price_us = math.ceil(knobs.halt_cost_ns * weight / 1000)
+    if knobs.poll_limit_us >= price_us:
         return None
-    return f"poll_limit_us {knobs.poll_limit_us} is below the {knobs.halt_cost_ns:,} ns of a halt"
+    return (
+        f"poll_limit_us {knobs.poll_limit_us} is below the {price_us:,} us that a missed wakeup "
+        f"costs (halt_cost_ns {knobs.halt_cost_ns:,} x wait_weight {weight})"
+    )
 
 
 def _lightsleep_wasteful(scan: Scan) -> str | None:
@@ -68,9 +75,10 @@ RULES = (
         "lightsleep-limit-low",
         "note",
         _lightsleep_limit_low,
-        "A poll that lasts as long as a halt costs keeps the total cost within twice the optimum. "
-        "With a shorter limit, a wakeup soon after the limit costs both the poll and the halt.",
-        "Write 0 to poll_limit_us, so that it follows the cost of a halt, or raise it to that.",
+        "A poll that lasts as long as a missed wakeup costs keeps the total cost within twice the "
+        "optimum. With a shorter limit, a wakeup soon after the limit costs both the poll and the "
+        "halt.",
+        "Write 0 to poll_limit_us, so that the limit follows from that cost, or raise it to that.",
     ),
     Rule(
         "lightsleep-wasteful",
