@@ -233,7 +233,7 @@ def _in_the_way_now(scan: Scan, root: Path) -> list[str]:
     if boot.COMMAND_LINE in boot.kept_away_by(root, MODULE):
         what = f"{boot.blacklist(boot.COMMAND_LINE)} keeps a boot from loading {MODULE}"
         notes.append(f"{without} {what}. Remove {MODULE} there.")
-    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+    if facts.lightsleep_idles(scan):
         return notes
     for x in obstacles(scan):
         # Who hardens a machine by sysctl.d need not take that away.

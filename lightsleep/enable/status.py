@@ -76,7 +76,7 @@ def read(root: Path) -> Status:
     setting, by, since = IN_FORCE if header.get("later") else ("setting", "user", "since")
     files, unreadable = _our_files(root)
     at_boot = boot.read(root)
-    active = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
+    active = facts.lightsleep_idles(scan)
     return Status(
         active=active,
         enabled=header.get(setting),

@@ -54,6 +54,11 @@ def spins(scan: Scan) -> str | None:
     return None if "hlt" in names[names.index("nohlt") :] else "nohlt"
 
 
+def lightsleep_idles(scan: Scan) -> bool:
+    """Return whether lightsleep's driver idles the CPUs: it is bound, and the idle loop asks it."""
+    return scan.cpuidle.driver == LIGHTSLEEP_DRIVER and not spins(scan)
+
+
 def idle_option(scan: Scan) -> str | None:
     """Return the option of the command line by which the driver does not load, or is not asked.
 

@@ -320,8 +320,12 @@ def in_short(scan: Scan) -> Iterator[tuple[str, str]]:
     found = [x for x in obstacles(scan) if x.id not in passed]
     if not scan.cpus:
         yield "lightsleep", "unknown: /sys/devices/system/cpu shows no CPU"
-    elif scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+    elif facts.lightsleep_idles(scan):
         yield "lightsleep", "active: lightsleep status tells whether it pays"
+    elif scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:
+        option = f"{facts.spins(scan)} is on the kernel command line"
+        yield "lightsleep", f"loaded, but the idle loop never asks it: {option}"
+        yield "what to do", "\n".join(x.fix for x in found)
     elif found:
         yield "lightsleep", "cannot load: " + "; ".join(x.what for x in found)
         yield "what to do", "\n".join(x.fix for x in found)

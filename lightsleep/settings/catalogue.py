@@ -32,7 +32,7 @@ from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.loading import FOLDERS, MODULE, built_in_sources, of_file
 from lightsleep.scan.model import Scan
-from lightsleep.scan.obstacles import obstacles
+from lightsleep.scan.obstacles import RULES, obstacles
 from lightsleep.settings import journalled, restorer
 from lightsleep.sources import DKMS_INSTALL
 
@@ -308,21 +308,29 @@ def _lightsleep(value: str, context: Context) -> list[Change]:
                 else "is loaded already; run lightsleep disable first"
             )
             raise CannotSet(f"cannot load {context.module_file}: {MODULE} {why}")
+        if not facts.lightsleep_idles(scan):
+            _check_obstacles(scan, context, RULES.keys() - {"idle-option"})
         folder = context.root / PARAMETERS
         there = [name for name in parameters if name in named or (folder / name).exists()]
         return [Knob(f"{PARAMETERS}/{name}", parameters[name]) for name in there]
     makes_room = _unload_other(context, HALTPOLL, "haltpoll")
     # Which key signed the module is a guess: the kernel knows.
-    passed = {"not-root", "not-enrolled", *context.passed}
+    passed = {"not-root", "not-enrolled"}
     passed |= {"other-driver"} if makes_room else set()
     file = context.module_file
     if file:
         scan = replace(scan, loading=of_file(scan.loading, file))
+    _check_obstacles(scan, context, passed)
+    how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
+    return [*makes_room, Load(MODULE, (*how, *_words(parameters)))]
+
+
+def _check_obstacles(scan: Scan, context: Context, passed: Collection[str]) -> None:
+    """Refuse the setting where there are obstacles of rules that are not ``passed``."""
+    passed = {*passed, *context.passed}
     if in_the_way := [x for x in obstacles(scan) if x.id not in passed]:
         why = "".join(f"\n{x.what}\n    {x.fix}" for x in in_the_way)
         raise CannotSet(f"{context.text} cannot be set here:{why}")
-    how = ("insmod", str(file.absolute())) if file else ("modprobe", MODULE)
-    return [*makes_room, Load(MODULE, (*how, *_words(parameters)))]
 
 
 def _haltpoll(value: str, context: Context) -> list[Change]:

@@ -448,3 +448,18 @@ def test_status_counts_wakeups_without_an_interrupt(
     (row,) = [line for line in lines if line.split()[:1] == ["1"]]
     (titles,) = [line for line in lines if "store/s" in line]
     assert "120" in row[titles.index("store/s") - 1 : titles.index("store/s") + 7]
+
+
+def test_a_driver_that_the_idle_loop_never_asks_is_not_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = plant(unfold("lightsleep-guest", tmp_path), "proc/sys/kernel/arch: aarch64")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    assert status()["active"]
+    plant(root, "proc/cmdline: nohlt")
+    found = status()
+    assert (found["active"], found["pays"]) == (False, None)
+    assert [x["id"] for x in found["obstacles"]] == ["idle-option"]
+    assert run("status").exit_code == 4
+    assert "Remove nohlt from the kernel command line" in said(root)
+    assert "To load it now" not in said(root)

@@ -396,6 +396,17 @@ def test_a_loaded_module_needs_no_file_and_no_signature(tmp_path: Path) -> None:
     assert dict(in_short(collect(tmp_path)[0]))["lightsleep"].startswith("active")
 
 
+NOHLT = "proc/sys/kernel/arch: aarch64\nproc/cmdline: nohlt"
+
+
+def test_a_driver_that_the_idle_loop_never_asks_is_not_active(tmp_path: Path) -> None:
+    root = plant(unfold("lightsleep-guest", tmp_path), NOHLT)
+    assert found(root) == ["idle-option"]
+    said = dict(in_short(collect(root)[0]))
+    assert said["lightsleep"].startswith("loaded, but the idle loop never asks it: nohlt is on")
+    assert "Remove nohlt from the kernel command line" in said["what to do"]
+
+
 def test_who_is_not_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "not-root" in [x.id for x in obstacles(collect(Path("/"))[0])]

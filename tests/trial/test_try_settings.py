@@ -59,6 +59,14 @@ def test_what_cannot_be_set_says_why_and_runs_nothing(
     assert fake_modules.snapshot(root) == before
 
 
+def test_a_driver_that_the_idle_loop_never_asks_cannot_be_set(tmp_path: Path) -> None:
+    root = plant(unfold("lightsleep-guest", tmp_path), "proc/sys/kernel/arch: aarch64")
+    assert catalogue.plan("lightsleep", collect(root)[0], root)
+    plant(root, "proc/cmdline: nohlt")
+    with pytest.raises(catalogue.CannotSet, match="nohlt on the kernel command line"):
+        catalogue.plan("lightsleep", collect(root)[0], root)
+
+
 @pytest.mark.parametrize(
     ("machine", "setting", "changes"),
     [
