@@ -19,12 +19,16 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     counts = cpu.lightsleep
     if counts is None:
         return "no statistics: see dmesg"
-    if _may_not_halt(cpu) or (_heeds_limits(counts, scan) and _limit_forbids_halt(cpu, scan)):
+    if _may_not_halt(cpu):
+        return None
+    if facts.limit_forces_polling(scan, cpu) and _heeds_limits(counts, scan):
         return None
     if scan.lightsleep and scan.lightsleep.mode == "off":
         return "mode is off"
     if any(state.name == POLL and state.disabled for state in cpu.states):
-        return "POLL is disabled"
+        haltpoll = facts.governor_is_haltpoll(scan) and facts.haltpoll_may_poll(scan, cpu)
+        chosen = haltpoll and _heeds_limits(counts, scan)
+        return "POLL is disabled" + (", unless the governor haltpoll chooses it" if chosen else "")
     fixed = scan.lightsleep and scan.lightsleep.mode == "fixed"  # whatever the CPU has learned
     if counts.contended and not fixed:
         return "the host needs the core"
@@ -50,13 +54,3 @@ def _heeds_limits(counts: PollStats, scan: Scan) -> bool:
     if knobs and (knobs.mode == "off" or knobs.host_is_short):
         return False
     return not counts.contended
-
-
-def _limit_forbids_halt(cpu: Cpu, scan: Scan) -> bool:
-    """Return whether a latency limit is below what a halt takes to leave.
-
-    The driver compares by itself, so it does not matter which governor runs.
-    """
-    limit_us = facts.latency_limit_us(scan, cpu)
-    latencies = [x.latency_us for x in facts.deeper(cpu) if x.latency_us is not None]
-    return limit_us is not None and bool(latencies) and limit_us < min(latencies)

@@ -127,6 +127,48 @@ def latency_limit_us(scan: Scan, cpu: Cpu) -> int | None:
     return min((x for x in limits if x is not None), default=None)
 
 
+def limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
+    """Return whether a latency limit has the CPU poll whenever it is idle.
+
+    lightsleep's driver does not heed a limit while the host is short of cores: that is not looked
+    at here, as it may change any moment.
+    """
+    limit_us = latency_limit_us(scan, cpu)
+    usable = [state.latency_us for state in deeper(cpu) if not state.disabled]
+    latencies = [latency for latency in usable if latency is not None]
+    if limit_us is None or not latencies or not polls_first(cpu):
+        return False
+    ours = scan.cpuidle.driver == LIGHTSLEEP_DRIVER
+    if ours and scan.lightsleep and scan.lightsleep.mode == "off":
+        return False  # switched off, it obeys no limit
+    # haltpoll and ladder poll only where no latency at all is tolerated; menu and teo compare
+    # the limit with the exit latencies. So does lightsleep's driver, unless POLL is disabled.
+    compares = ours and not cpu.states[0].disabled
+    if scan.cpuidle.governor in ("haltpoll", "ladder") and not compares:
+        return limit_us == 0
+    # With the polling state disabled, both take a state that is beyond the limit: menu unless no
+    # latency is tolerated, teo if it is the only one. Else they poll all the same.
+    if cpu.states[0].disabled and scan.cpuidle.governor == "menu":
+        return limit_us == 0
+    if cpu.states[0].disabled and scan.cpuidle.governor == "teo" and len(usable) == 1:
+        return False
+    return limit_us < min(latencies)
+
+
+def haltpoll_may_poll(scan: Scan, cpu: Cpu) -> bool:
+    """Return whether lightsleep's driver may poll, under the governor haltpoll, with POLL disabled.
+
+    It does so where haltpoll has chosen POLL all the same, and a limit forbids HALT. Under a limit
+    of 0, CPUs poll anyway: limit_forces_polling() says so.
+    """
+    mode = scan.lightsleep.mode if scan.lightsleep else None
+    grows = not scan.haltpoll or scan.haltpoll.guest_halt_poll_ns != 0
+    if mode == "off" or not grows or not polls_first(cpu) or not cpu.states[0].disabled:
+        return False
+    limit_us = latency_limit_us(scan, cpu) or 0
+    return any(0 < limit_us < (halt.latency_us or 0) for halt in deeper(cpu))
+
+
 def polls_first(cpu: Cpu) -> bool:
     """Return whether the shallowest state of a CPU polls."""
     return bool(cpu.states) and cpu.states[0].polls

@@ -11,7 +11,8 @@ import pytest
 
 from lightsleep.enable.why import not_polling
 from lightsleep.scan.collect import collect
-from lightsleep.scan.model import Cpu, Lightsleep, PollStats, State
+from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
+from lightsleep.scan.model import Cpu, Cpuidle, Haltpoll, Lightsleep, PollStats, Scan, State
 
 COUNTS = PollStats(9, 5, 4, 90, 40, 100_000, 25_000, 0, 3, 30_000)
 STATES = [
@@ -22,7 +23,11 @@ CPU = Cpu(3, STATES, None, [3], COUNTS)
 PARAMETERS = Lightsleep(mode="adaptive", poll_limit_us=0, halt_cost_ns=25_000, wait_weight=4)
 with tempfile.TemporaryDirectory() as _tree:
     Path(_tree, "sys/devices/system/cpu").mkdir(parents=True)
-    SCAN = replace(collect(Path(_tree))[0], lightsleep=PARAMETERS)
+    SCAN = replace(
+        collect(Path(_tree))[0],
+        cpuidle=Cpuidle(LIGHTSLEEP_DRIVER, "menu", []),
+        lightsleep=PARAMETERS,
+    )
 
 
 def off(name: str) -> list[State]:
@@ -113,6 +118,36 @@ def test_a_latency_limit_is_not_heeded_when_off_or_where_the_host_is_short_of_co
     short = replace(scan, lightsleep=replace(PARAMETERS, host_is_short=True))
     assert not_polling(cpu, off) == "mode is off"
     assert not_polling(cpu, short) == "idle for too long"
+
+
+def under(governor: str, limit_us: int) -> Scan:
+    return replace(
+        SCAN, cpuidle=Cpuidle(LIGHTSLEEP_DRIVER, governor, []), latency_limit_us=limit_us
+    )
+
+
+@pytest.mark.parametrize("governor", ["menu", "teo", "ladder"])
+def test_where_poll_is_disabled_no_latency_limit_above_0_keeps_a_cpu_polling(governor: str) -> None:
+    states = [replace(STATES[0], disabled=True), replace(STATES[1], latency_us=65)]
+    cpu = replace(CPU, states=states, lightsleep=replace(COUNTS, limit_ns=0))
+    assert not_polling(cpu, under(governor, 10)) == "POLL is disabled"
+    # teo takes HALT, which alone is left.
+    forced = None if governor != "teo" else "POLL is disabled"
+    assert not_polling(cpu, under(governor, 0)) == forced
+    assert not_polling(replace(cpu, states=[STATES[0], states[1]]), under(governor, 10)) is None
+
+
+def test_the_governor_haltpoll_may_choose_poll_though_it_is_disabled() -> None:
+    states = [replace(STATES[0], disabled=True), replace(STATES[1], latency_us=65)]
+    cpu, scan = replace(CPU, states=states), under("haltpoll", 10)
+    maybe = "POLL is disabled, unless the governor haltpoll chooses it"
+    assert not_polling(cpu, scan) == maybe
+    assert not_polling(cpu, under("haltpoll", 65)) == "POLL is disabled"
+    assert not_polling(cpu, under("haltpoll", 0)) is None
+    busy_host = replace(cpu, lightsleep=replace(COUNTS, contended=1))
+    assert not_polling(busy_host, scan) == "POLL is disabled"
+    never = replace(scan, haltpoll=Haltpoll(0, None, None, None, None, None))
+    assert not_polling(cpu, never) == "POLL is disabled"
 
 
 def test_in_mode_fixed_a_cpu_polls_whatever_it_has_learned() -> None:

@@ -71,14 +71,7 @@ def _haltpoll_shallow(scan: Scan) -> str | None:
 def _uses_disabled(scan: Scan, cpu: Cpu) -> bool:
     if _decides(scan):
         return any(state.disabled for state in cpu.states[:2])
-    # lightsleep's driver polls though POLL is disabled, where haltpoll has chosen it, and a limit
-    # forbids HALT. A limit of 0 makes CPUs poll under most governors: qos-polls says so.
-    mode = scan.lightsleep.mode if scan.lightsleep else None
-    grows = not scan.haltpoll or scan.haltpoll.guest_halt_poll_ns != 0
-    if mode == "off" or not grows or not facts.polls_first(cpu) or not cpu.states[0].disabled:
-        return False
-    limit_us = facts.latency_limit_us(scan, cpu) or 0
-    return any(0 < limit_us < (halt.latency_us or 0) for halt in facts.deeper(cpu))
+    return facts.haltpoll_may_poll(scan, cpu)
 
 
 def _haltpoll_ignores_disable(scan: Scan) -> str | None:

@@ -23,29 +23,6 @@ def _only_polling_left(scan: Scan) -> str | None:
     return f"{where}: every state but the polling one is disabled" if where else None
 
 
-def _limit_forces_polling(scan: Scan, cpu: Cpu) -> bool:
-    limit_us = facts.latency_limit_us(scan, cpu)
-    usable = [state.latency_us for state in facts.deeper(cpu) if not state.disabled]
-    latencies = [latency for latency in usable if latency is not None]
-    if limit_us is None or not latencies or not facts.polls_first(cpu):
-        return False
-    ours = scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER
-    if ours and scan.lightsleep and scan.lightsleep.mode == "off":
-        return False  # switched off, it obeys no limit
-    # haltpoll and ladder poll only where no latency at all is tolerated; menu and teo compare
-    # the limit with the exit latencies. So does lightsleep's driver, unless POLL is disabled.
-    compares = ours and not cpu.states[0].disabled
-    if scan.cpuidle.governor in ("haltpoll", "ladder") and not compares:
-        return limit_us == 0
-    # With the polling state disabled, both take a state that is beyond the limit: menu unless no
-    # latency is tolerated, teo if it is the only one. Else they poll all the same.
-    if cpu.states[0].disabled and scan.cpuidle.governor == "menu":
-        return limit_us == 0
-    if cpu.states[0].disabled and scan.cpuidle.governor == "teo" and len(usable) == 1:
-        return False
-    return limit_us < min(latencies)
-
-
 def _limits(scan: Scan, cpus: list[Cpu]) -> list[str]:
     """Return the latency limits of these CPUs, with the files that set them."""
     limits = []
@@ -60,7 +37,7 @@ def _limits(scan: Scan, cpus: list[Cpu]) -> list[str]:
 
 
 def _qos_polls(scan: Scan) -> str | None:
-    cpus = [cpu for cpu in scan.cpus if _limit_forces_polling(scan, cpu)]
+    cpus = [cpu for cpu in scan.cpus if facts.limit_forces_polling(scan, cpu)]
     return f"{facts.on(cpus)}: {' and '.join(_limits(scan, cpus))}" if cpus else None
 
 
