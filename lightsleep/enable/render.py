@@ -92,6 +92,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         # 0 also says that the machine was too busy to be measured; CPUs have figures of their own.
         unsure = "" if own.halt_cost_ns else " (nothing measured on the machine, or nothing lost)"
         yield "halt cost", f"{_number(own.halt_cost_ns)} ns{unsure}"
+        if own.host_is_short:
+            yield "host", "short of cores: for now, no CPU heeds a latency limit"
 
 
 def _at_boot(status: Status) -> str:

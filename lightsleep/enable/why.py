@@ -21,7 +21,8 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
         return "no statistics: see dmesg"
     if _may_not_halt(cpu):
         return None
-    if facts.limit_forces_polling(scan, cpu) and _heeds_limits(counts, scan):
+    forced = facts.limit_forces_polling(scan, cpu)
+    if forced and _heeds_limits(counts, scan):
         return None
     if scan.lightsleep and scan.lightsleep.mode == "off":
         return "mode is off"
@@ -30,12 +31,15 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
         chosen = haltpoll and _heeds_limits(counts, scan)
         return "POLL is disabled" + (", unless the governor haltpoll chooses it" if chosen else "")
     fixed = scan.lightsleep and scan.lightsleep.mode == "fixed"  # whatever the CPU has learned
-    if counts.contended and not fixed:
+    halts_at_once = counts.limit_ns == 0
+    if counts.contended and (not fixed or (forced and halts_at_once)):
         return "the host needs the core"
+    if forced and halts_at_once:  # though a limit would have it poll all the time
+        return "the host is short of cores: no latency limit counts"
     harm_ns = counts.program_cost_upper_ns
     if harm_ns is not None and harm_ns < 0 and not fixed:
         return "polls slow its programs"
-    if counts.limit_ns != 0:
+    if not halts_at_once:
         return None
     why = "the cost of a halt is 0" if counts.halt_cost_ns == 0 else "idle for too long"
     unknown = LATENCY_LIMIT in scan.problems and _heeds_limits(counts, scan)

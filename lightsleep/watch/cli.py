@@ -116,6 +116,7 @@ def document(before: Snapshot, after: Snapshot) -> dict[str, Any]:
         "driver": after.driver,
         "governor": after.governor,
         "mode": after.mode,
+        "host_is_short": after.host_is_short,
         "all": _fields(total(found)),
         "cpus": [_fields(x) for x in found],
     }

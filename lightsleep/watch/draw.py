@@ -142,6 +142,8 @@ def _headline(after: Snapshot, any_cpu: bool, span_s: float, lacking: str | None
         said += ", but the driver's own counters cannot be read (see lightsleep status)"
     if after.spins:
         said += f", idle CPUs spin ({after.spins})"
+    if after.host_is_short:
+        said += ", no latency limit counts: the host is short of cores"
     if not after.driver:
         said += ": nothing counts idle states; shares are of the kernel's idle time"
     return said

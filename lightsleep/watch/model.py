@@ -41,8 +41,8 @@ class CpuCount(NamedTuple):
 class Snapshot(NamedTuple):
     """All counters at one moment; ``time_s`` is of the monotonic clock.
 
-    ``wait_weight`` is the parameter of lightsleep's module, where that is loaded. ``spins`` is the
-    option of the kernel's command line by which idle CPUs spin.
+    ``wait_weight`` and ``host_is_short`` are parameters of lightsleep's module, where that is
+    loaded. ``spins`` is the option of the kernel's command line by which idle CPUs spin.
     """
 
     time_s: float
@@ -52,3 +52,4 @@ class Snapshot(NamedTuple):
     cpus: dict[int, CpuCount]
     wait_weight: int | None = None
     spins: str | None = None
+    host_is_short: bool | None = None

@@ -41,6 +41,11 @@ INFO = Family("info", "gauge", "The cpuidle driver and governor, and lightsleep'
 WEIGHT = Family(
     "wait_weight", "gauge", "What a second of waiting is worth, in seconds of idle CPU time."
 )
+SHORT = Family(
+    "host_is_short",
+    "gauge",
+    "1 while no CPU heeds a latency limit, because the host is short of cores.",
+)
 ENTRIES = Family("idle_state_entries_total", "counter", "Entries into an idle state.")
 SPENT = Family("idle_state_seconds_total", "counter", "Time in an idle state.")
 INTERRUPTS = Family(
@@ -138,6 +143,7 @@ def _families(snapshot: Snapshot) -> Iterator[tuple[Family, Iterable[Sample]]]:
     names = {"driver": snapshot.driver, "governor": snapshot.governor, "mode": snapshot.mode}
     yield INFO, [(",".join(_label(name, value or "none") for name, value in names.items()), 1)]
     yield WEIGHT, [] if snapshot.wait_weight is None else [("", snapshot.wait_weight)]
+    yield SHORT, [] if snapshot.host_is_short is None else [("", int(snapshot.host_is_short))]
     yield ENTRIES, _by_state(cpus, "usage", None)
     yield SPENT, _by_state(cpus, "time_us", 1e-6)
     yield (

@@ -286,6 +286,7 @@ class Reader:
             },
             wait_weight=self._scan.lightsleep.wait_weight if self._scan.lightsleep else None,
             spins=facts.spins(self._scan),
+            host_is_short=self._host_is_short(),
         )
 
     def close(self) -> None:
@@ -311,6 +312,7 @@ class Reader:
         keep = _room_for(sum(3 * len(cpu.states) + len(CONTENTION) + 2 for cpu in cpus))
         self._stat = self._open_for_good("proc/stat")
         self._rows = self._open_for_good(INTERRUPTS)
+        self._short_host = self._open_for_good(f"sys/module/{MODULE}/parameters/host_is_short")
         self._lacking = False
         self._cpus = {cpu.number: self._cpu_files(cpu, keep) for cpu in cpus}
         with_states = all(files.names for files in self._cpus.values())
@@ -362,6 +364,12 @@ class Reader:
             self._file(f"{folder}/idle_poll/polled_ns", keep),
             frozenset(names[s.index] for s in states if s.polls),
         )
+
+    def _host_is_short(self) -> bool | None:
+        with contextlib.suppress(OSError):
+            if self._short_host is not None:
+                return _short(self._short_host).strip() == b"1"
+        return None
 
     def _idle(self) -> dict[int, tuple[float, float | None]]:
         """Return seconds idle and stolen by CPU."""

@@ -416,6 +416,16 @@ def test_status_does_not_take_an_unknown_cost_for_none(
     assert "0 ns (nothing measured" in done("status")
 
 
+@pytest.mark.parametrize("short", [True, False])
+def test_status_says_that_the_host_is_short_of_cores(
+    short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(unfold("lightsleep-guest", tmp_path), f"{PARAMETERS}/host_is_short: {int(short)}")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", tmp_path)
+    told = "host short of cores: for now, no CPU heeds a latency limit"
+    assert (told in said(tmp_path)) == short
+
+
 def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", unfold("lightsleep-guest", tmp_path))
     text = done("status")

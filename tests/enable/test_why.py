@@ -111,13 +111,42 @@ def test_what_no_latency_limit_changes_is_no_guess_without_root() -> None:
     assert not_polling(cpu, short) == "idle for too long"
 
 
-def test_a_latency_limit_is_not_heeded_when_off_or_where_the_host_is_short_of_cores() -> None:
+def test_a_latency_limit_is_not_heeded_when_off() -> None:
     cpu = replace(CPU, lightsleep=replace(COUNTS, limit_ns=0))
     scan = replace(SCAN, latency_limit_us=0)
     off = replace(scan, lightsleep=replace(PARAMETERS, mode="off"))
-    short = replace(scan, lightsleep=replace(PARAMETERS, host_is_short=True))
     assert not_polling(cpu, off) == "mode is off"
-    assert not_polling(cpu, short) == "idle for too long"
+
+
+NO_LIMIT_COUNTS = "the host is short of cores: no latency limit counts"
+
+
+@pytest.mark.parametrize(
+    ("limit_us", "counts", "reason"),
+    [
+        (0, replace(COUNTS, limit_ns=0), NO_LIMIT_COUNTS),
+        (0, replace(COUNTS, limit_ns=0, halt_cost_ns=0), NO_LIMIT_COUNTS),
+        (0, COUNTS, None),  # for as long as it would without a latency limit
+        (0, replace(COUNTS, limit_ns=0, program_cost_upper_ns=-1), NO_LIMIT_COUNTS),
+        (0, replace(COUNTS, contended=1, limit_ns=0), "the host needs the core"),
+        (1, replace(COUNTS, limit_ns=0), "idle for too long"),
+        (None, replace(COUNTS, limit_ns=0), "idle for too long"),
+    ],
+)
+def test_where_the_host_is_short_of_cores_no_latency_limit_counts(
+    limit_us: int | None, counts: PollStats, reason: str | None
+) -> None:
+    short = replace(PARAMETERS, host_is_short=True)
+    scan = replace(SCAN, latency_limit_us=limit_us, lightsleep=short)
+    assert not_polling(replace(CPU, lightsleep=counts), scan) == reason
+
+
+def test_in_mode_fixed_a_pause_ends_what_a_latency_limit_asks_for() -> None:
+    """A poll limit of 0: the mode follows the cost, and that is 0."""
+    counts = replace(COUNTS, contended=1, limit_ns=0, halt_cost_ns=0)
+    fixed = replace(PARAMETERS, mode="fixed")
+    scan = replace(SCAN, latency_limit_us=0, lightsleep=fixed)
+    assert not_polling(replace(CPU, lightsleep=counts), scan) == "the host needs the core"
 
 
 def under(governor: str, limit_us: int) -> Scan:

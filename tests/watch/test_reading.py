@@ -155,6 +155,18 @@ def test_all_counters_of_a_cpu_in_one_file(four_cpus: Path, reader: Opener) -> N
     assert now.states.usage == (900, 411)
 
 
+def test_that_the_host_is_short_of_cores_is_read_each_time(four_cpus: Path, reader: Opener) -> None:
+    """It may change every few seconds, so it opens no file anew."""
+    file = "sys/module/cpuidle_lightsleep/parameters/host_is_short"
+    plant(four_cpus, f"{file}: 0")
+    opened = reader()
+    first = opened.read()
+    plant(four_cpus, f"{file}: 1")
+    second = opened.read()
+    assert (first.host_is_short, second.host_is_short) == (False, True)
+    assert second.cpus[0].states is first.cpus[0].states
+
+
 @pytest.mark.parametrize("ours", [False, True])
 def test_polls_in_the_idle_loop(ours: bool, four_cpus: Path, reader: Opener) -> None:
     if not ours:

@@ -205,6 +205,18 @@ def test_a_driver_of_another_version_is_named(four_cpus: Path) -> None:
     assert len(json.loads(watched("-n", "1", "--json").stdout)["cpus"]) == 4
 
 
+def test_a_host_that_is_short_of_cores_is_named(four_cpus: Path) -> None:
+    file = "sys/module/cpuidle_lightsleep/parameters/host_is_short"
+    for word, short in (("0", False), ("1", True)):
+        plant(four_cpus, f"{file}: {word}")
+        lines = watched("-n", "1").stdout.splitlines()
+        told = "no latency limit counts: the host is short of cores"
+        assert lines[0].endswith(f", {told}") == short
+        assert json.loads(watched("-n", "1", "--json").stdout)["host_is_short"] is short
+    (four_cpus / file).unlink()
+    assert json.loads(watched("-n", "1", "--json").stdout)["host_is_short"] is None
+
+
 def test_cpus_that_spin_are_said_to(four_cpus: Path) -> None:
     plant(four_cpus, "proc/cmdline: idle=poll")
     lines = watched("-n", "1").stdout.splitlines()

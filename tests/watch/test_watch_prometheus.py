@@ -34,6 +34,7 @@ def metrics(tmp_path: Path) -> bytes:
     cpu = "sys/devices/system/cpu/cpu{0-3}"
     plant(root, f"{cpu}/lightsleep/contended: 1\n{cpu}/lightsleep/contention_pauses: 12")
     plant(root, "sys/module/cpuidle_lightsleep/parameters/wait_weight: 20")
+    plant(root, "sys/module/cpuidle_lightsleep/parameters/host_is_short: 1")
     rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
     with contextlib.closing(Reader(root, None, contention=True)) as reader:
@@ -48,6 +49,7 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     }
     assert values["lightsleep_info"] == {("lightsleep", "menu", "adaptive"): 1}
     assert values["lightsleep_wait_weight"] == {(): 20}
+    assert values["lightsleep_host_is_short"] == {(): 1}
     assert values["lightsleep_idle_state_seconds"]["3", "HALT"] == 600
     assert values["lightsleep_idle_state_entries"]["0", "POLL"] == 100_000
     assert values["lightsleep_polled_in_vain_seconds"]["1",] == 1
