@@ -11,21 +11,24 @@ in all.
 The rule: it pays if the time saved, times the driver's exchange rate (``wait_weight``), is at least
 the time polled in vain. A driver without that parameter is judged at a rate of 1.
 
-With fewer than ENOUGH_POLLS polls the counters say nothing yet. Where the cost is 0 on all CPUs,
-the machine has not been measured yet, or a halt costs nothing there, or polls made wakeups slower.
-The counters do not tell which, so nothing can be said about polls that there were.
+With fewer than ENOUGH_POLLS polls the counters say nothing yet. Where the cost is 0 on all CPUs, a
+halt costs nothing there, or polls made wakeups slower, or the machine has not been measured yet.
+Before that, no CPU polls; later, one does so in mode fixed, or because a latency limit or the user
+forbids it to halt. Such polls spare nothing.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
+from lightsleep.enable.why import not_polling
 from lightsleep.scan import facts
 from lightsleep.scan.model import Scan
+from lightsleep.scan.tree import LATENCY_LIMIT
 from lightsleep.units import seconds
 
 NO_COST = (
-    "the cost of a halt is 0, because it is not measured yet, or halts cost nothing here, or polls "
-    "made wakeups slower (dmesg says which)"
+    "the cost of a halt is 0, because {}halts cost nothing here, or polls made wakeups slower "
+    "(dmesg says which)"
 )
 
 Verdict = Literal["pays", "does not pay", "too early", "not polling", "unknown"]
@@ -54,10 +57,9 @@ def pays(scan: Scan) -> Pays:
     wasted_ns = sum(x.wasted_ns or 0 for x in counts)
     costs_ns = [x.halt_cost_ns or 0 for x in counts]
     saved_ns = sum((x.hits or 0) * cost_ns for x, cost_ns in zip(counts, costs_ns, strict=True))
-    if not any(costs_ns):
-        if not polls:
-            return Pays("not polling", None, None, f"It does not poll: {NO_COST}.")
-        return Pays("unknown", None, wasted_ns, f"Whether it pays is unknown: {NO_COST}.")
+    polled_ns = sum(x.polled_ns or 0 for x in counts)
+    if not any(costs_ns) and not _polls_now(scan):
+        return Pays("not polling", None, None, _not_polling(scan, polls))
     if polls < facts.ENOUGH_POLLS:
         return Pays(
             "too early",
@@ -65,12 +67,16 @@ def pays(scan: Scan) -> Pays:
             wasted_ns,
             f"It is too early to tell: {polls:,} polls, and {facts.ENOUGH_POLLS:,} are needed.",
         )
+    if not any(costs_ns):
+        told = f"{seconds(polled_ns)} so far, {seconds(wasted_ns)} of it in vain"
+        sentence = f"It does not pay: {NO_COST.format('')}, and CPUs poll all the same: {told}."
+        return Pays("does not pay", 0, wasted_ns, sentence)
     weight = parameters.wait_weight or 1
     figures = (
         f"{hits:,} polls spared a halt each, {seconds(saved_ns)} of waiting in all, against "
         f"{seconds(wasted_ns)} polled in vain"
     )
-    if polled_ns := sum(x.polled_ns or 0 for x in counts):
+    if polled_ns:
         figures += f", of {seconds(polled_ns)} polled"
     if weight != 1:
         figures += f" (a second of waiting counts as {weight} of polling)"
@@ -82,3 +88,16 @@ def pays(scan: Scan) -> Pays:
             "which is assumed until then, or what programs tell."
         )
     return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
+
+
+def _polls_now(scan: Scan) -> bool:
+    """Return whether a CPU is known to poll now."""
+    return any(not_polling(cpu, scan) is None for cpu in scan.cpus)
+
+
+def _not_polling(scan: Scan, polls: int) -> str:
+    """Return the sentence on CPUs that do not poll now, as the cost of a halt is 0."""
+    why = NO_COST.format("" if polls else "it is not measured yet, or ")
+    unseen = polls and LATENCY_LIMIT in scan.problems
+    unless = ", unless a latency limit keeps CPUs polling, which only root sees"
+    return f"It does not poll: {why}{unless if unseen else ''}."

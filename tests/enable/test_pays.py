@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Whether lightsleep pays, by what its driver counted on a machine in a folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ from scan_trees import plant, unfold
 from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
+from lightsleep.scan.tree import LATENCY_LIMIT
 
 COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
+LIMIT = "sys/devices/system/cpu/cpu{0-3}/lightsleep/limit_ns"
+NO_POLLS = "sys/devices/system/cpu/cpu{0-3}/lightsleep/polls: 0"
+FEW_POLLS = f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {facts.ENOUGH_POLLS // 4 - 1}"
 
 
 @pytest.mark.parametrize(
@@ -19,16 +24,17 @@ COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
     [
         ("", "pays"),
         ("sys/devices/system/cpu/cpu{0-3}/lightsleep/wasted_ns: 4000000000", "does not pay"),
-        (
-            f"sys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: {facts.ENOUGH_POLLS // 4 - 1}",
-            "too early",
-        ),
+        (FEW_POLLS, "too early"),
         (f"{PARAMETERS}/mode: off", "not polling"),
-        (f"{COST}: 0", "unknown"),
+        (f"{COST}: 0", "does not pay"),
+        (f"{COST}: 0\n{LIMIT}: 0", "not polling"),
+        (f"{COST}: 0\n{LIMIT}: 0\ndev/cpu_dma_latency: 2", "does not pay"),
+        (f"{COST}: 0\n{LIMIT}: 0\ndev/cpu_dma_latency: 52", "not polling"),
+        (f"{COST}: 0\n{FEW_POLLS}", "too early"),
         (f"{COST}: 1000", "does not pay"),
         (f"{COST}: 5000\n{PARAMETERS}/wait_weight: 4", "pays"),
         (f"{COST}: 52000\n{PARAMETERS}/halt_cost_ns: 0", "pays"),
-        (f"{COST}: 0\nsys/devices/system/cpu/cpu{{0-3}}/lightsleep/polls: 0", "not polling"),
+        (f"{COST}: 0\n{LIMIT}: 0\n{NO_POLLS}", "not polling"),
     ],
 )
 def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
@@ -44,6 +50,30 @@ def test_a_cost_that_is_assumed_is_named_in_the_verdict(measured_ns: int, tmp_pa
     found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), known))[0])
     said = "The machine is not measured yet: a halt counts as 25 us, which is assumed until then"
     assert (said in found.sentence) == (measured_ns == 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "unsure"),
+    [
+        (
+            f"{LIMIT}: 50000",
+            "It does not pay: the cost of a halt is 0, because halts cost nothing",
+            False,
+        ),
+        (f"{LIMIT}: 50000", "CPUs poll all the same: 12.0 s so far, 4.00 s of it in vain.", False),
+        (f"{LIMIT}: 0", "It does not poll: the cost of a halt is 0, because halts cost", True),
+        (f"{LIMIT}: 0\n{NO_POLLS}", "because it is not measured yet, or halts cost", False),
+    ],
+)
+def test_where_the_cost_is_0_it_matters_whether_cpus_poll(
+    changes: str, said: str, unsure: bool, tmp_path: Path
+) -> None:
+    scan = collect(plant(unfold("lightsleep-guest", tmp_path), f"{COST}: 0\n{changes}"))[0]
+    assert said in pays(scan).sentence
+    as_user = replace(scan, problems={LATENCY_LIMIT: "Permission denied"})
+    unseen = "unless a latency limit keeps CPUs polling, which only root sees."
+    assert (unseen in pays(as_user).sentence) == unsure
+    assert unseen not in pays(scan).sentence
 
 
 def test_what_pays_is_hits_times_the_cost_of_a_halt(tmp_path: Path) -> None:
