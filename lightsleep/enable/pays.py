@@ -84,8 +84,8 @@ def pays(scan: Scan) -> Pays:
     sentence = f"It {'pays' if pays_off else 'does not pay'}: {figures}."
     if parameters.halt_cost_ns == 0:
         sentence += (
-            f" The machine is not measured yet: a halt counts as {max(costs_ns) / 1000:.3g} us, "
-            "which is assumed until then, or what programs tell."
+            " The machine has no measured cost, or it is 0 (dmesg says which): a halt counts as "
+            f"{max(costs_ns) / 1000:.3g} us, which programs tell, or which is assumed."
         )
     return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
 

@@ -48,7 +48,10 @@ def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
 def test_a_cost_that_is_assumed_is_named_in_the_verdict(measured_ns: int, tmp_path: Path) -> None:
     known = f"{COST}: 25000\n{PARAMETERS}/halt_cost_ns: {measured_ns}"
     found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), known))[0])
-    said = "The machine is not measured yet: a halt counts as 25 us, which is assumed until then"
+    said = (
+        "The machine has no measured cost, or it is 0 (dmesg says which): a halt counts as 25 us, "
+        "which programs tell, or which is assumed."
+    )
     assert (said in found.sentence) == (measured_ns == 0)
 
 
