@@ -11,6 +11,12 @@ in all.
 The rule: it pays if the time saved, times the driver's exchange rate (``wait_weight``), is at least
 the time polled in vain. A driver without that parameter is judged at a rate of 1.
 
+The time up to wakeups can be left out of that where the driver decides: no poll is longer than two
+prices, and than eight in a probe. A price is what a halt costs, times that rate. But where a
+latency limit or the user forbids halts, and in mode fixed, a poll may last for as long as the CPU
+is idle, and none is in vain. So it does not pay either if the time up to wakeups is more than
+LONGEST_POLL prices for each of them.
+
 With fewer than ENOUGH_POLLS polls the counters say nothing yet. Where the cost is 0 on all CPUs, a
 halt costs nothing there, or polls made wakeups slower, or the machine has not been measured yet.
 Before that, no CPU polls; later, one does so in mode fixed, or because a latency limit or the user
@@ -30,6 +36,9 @@ NO_COST = (
     "the cost of a halt is 0, because {}halts cost nothing here, or polls made wakeups slower "
     "(dmesg says which)"
 )
+
+LONGEST_POLL = 8
+"""In prices: the longest poll of a CPU that decides by itself."""
 
 Verdict = Literal["pays", "does not pay", "too early", "not polling", "unknown"]
 
@@ -78,8 +87,11 @@ def pays(scan: Scan) -> Pays:
     )
     if polled_ns:
         figures += f", of {seconds(polled_ns)} polled"
-    if weight != 1:
-        figures += f" (a second of waiting counts as {weight} of polling)"
+    figures += _at_rate(weight)
+    until_hits_ns = polled_ns - wasted_ns
+    if until_hits_ns > max(LONGEST_POLL * saved_ns * weight, wasted_ns):
+        sentence = _too_long(until_hits_ns, hits, saved_ns, weight)
+        return Pays("does not pay", saved_ns, wasted_ns, sentence)
     pays_off = saved_ns * weight >= wasted_ns
     sentence = f"It {'pays' if pays_off else 'does not pay'}: {figures}."
     if parameters.halt_cost_ns == 0:
@@ -88,6 +100,19 @@ def pays(scan: Scan) -> Pays:
             f"{max(costs_ns) / 1000:.3g} us, which programs tell, or which is assumed."
         )
     return Pays("pays" if pays_off else "does not pay", saved_ns, wasted_ns, sentence)
+
+
+def _at_rate(weight: int) -> str:
+    return f" (a second of waiting counts as {weight} of polling)" if weight != 1 else ""
+
+
+def _too_long(until_hits_ns: int, hits: int, saved_ns: int, weight: int) -> str:
+    return (
+        f"It does not pay: CPUs polled for {seconds(until_hits_ns)} in all until {hits:,} wakeups "
+        f"came, and that spared {seconds(saved_ns)} of waiting{_at_rate(weight)}. A CPU polls for "
+        "so long if a latency limit forbids it to halt (sudo lightsleep scan shows it), if HALT is "
+        "disabled, in mode fixed, or while a halt costs more than now."
+    )
 
 
 def _polls_now(scan: Scan) -> bool:

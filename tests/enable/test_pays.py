@@ -12,6 +12,7 @@ from lightsleep.enable.pays import pays
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
 from lightsleep.scan.tree import LATENCY_LIMIT
+from lightsleep.units import seconds
 
 COST = "sys/devices/system/cpu/cpu{0-3}/lightsleep/halt_cost_ns"
 LIMIT = "sys/devices/system/cpu/cpu{0-3}/lightsleep/limit_ns"
@@ -42,6 +43,40 @@ def test_whether_it_pays(changes: str, verdict: str, tmp_path: Path) -> None:
     found = pays(collect(root)[0])
     assert found.verdict == verdict
     assert found.sentence.startswith(("It ", "Whether it pays is unknown"))
+
+
+FOLDER = "sys/devices/system/cpu/cpu{0-3}/lightsleep"
+HITS_ALONE = f"{FOLDER}/polls: 9000\n{FOLDER}/hits: 9000\n{FOLDER}/wasted_ns: 0\n{COST}: 25000"
+
+
+@pytest.mark.parametrize(
+    ("weight", "polled_us", "verdict"),
+    [
+        (4, 9_600_000_000, "does not pay"),  # all day, for 0.9 s of waiting
+        (4, 9_000 * 801, "does not pay"),
+        (4, 9_000 * 799, "pays"),  # as a CPU that probes may
+        (1, 9_000 * 201, "does not pay"),
+    ],
+)
+def test_polls_far_longer_than_halts_cost_do_not_pay(
+    weight: int, polled_us: int, verdict: str, tmp_path: Path
+) -> None:
+    """Nothing was in vain: a CPU that may not halt polls until each of its wakeups."""
+    root = plant(unfold("lightsleep-guest", tmp_path), HITS_ALONE)
+    plant(root, f"{FOLDER}/polled_ns: {polled_us}000\n{PARAMETERS}/wait_weight: {weight}")
+    found = pays(collect(root)[0])
+    assert found.verdict == verdict
+    polled = seconds(polled_us * 4000)
+    told = f"CPUs polled for {polled} in all until 36,000 wakeups came, and that spared 900 ms of"
+    assert found.sentence.startswith(f"It does not pay: {told}") == (verdict != "pays")
+    assert ("latency limit" in found.sentence) == (verdict != "pays")
+
+
+def test_what_was_polled_in_vain_is_named_if_it_is_more(tmp_path: Path) -> None:
+    counted = f"{FOLDER}/polled_ns: 9000000000\n{FOLDER}/wasted_ns: 5000000000\n{COST}: 100"
+    found = pays(collect(plant(unfold("lightsleep-guest", tmp_path), counted))[0])
+    assert found.verdict == "does not pay"
+    assert "against 20.0 s polled in vain" in found.sentence
 
 
 @pytest.mark.parametrize("measured_ns", [0, 30_000])
