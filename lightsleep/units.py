@@ -46,6 +46,11 @@ def seconds(time_ns: float) -> str:
     return value(time_ns / 1e9, "s") if time_ns >= 1e9 else value(time_ns / 1e6, "ms")
 
 
+def whole_s(time_ms: float) -> int:
+    """Return a time in seconds, rounded up: what lasts for at most so long."""
+    return math.ceil(time_ms / 1000)
+
+
 def span(low: float, high: float, unit: str) -> str:
     """Return an interval with its unit: 0.39 to 0.41 s."""
     return f"{digits(low, unit)} to {value(high, unit)}"

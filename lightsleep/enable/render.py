@@ -11,11 +11,12 @@ from rich.text import Text
 
 from lightsleep.enable import boot
 from lightsleep.enable.status import Status
-from lightsleep.enable.why import not_polling
+from lightsleep.enable.why import HOST_NEEDS_CORE, not_polling
 from lightsleep.scan.loading import MODULE
-from lightsleep.scan.model import PollStats
+from lightsleep.scan.model import Cpu, PollStats, Scan
 from lightsleep.scan.obstacles import passed_by_enable
 from lightsleep.terminal import whole
+from lightsleep.units import whole_s
 from lightsleep.watch.rates import hit_rate
 
 
@@ -111,11 +112,13 @@ def _at_boot(status: Status) -> str:
 def _cpus(status: Status) -> Table:
     table = Table(box=None, pad_edge=False)
     before = ("cpu", "limit ns", "polls", "hits", "hit rate", "store/s")
-    for column in (*before, "halts", "polled ms", "in vain ms", "pauses"):
+    stats = [cpu.lightsleep or PollStats() for cpu in status.scan.cpus]
+    timed = any(x.paused_ns is not None for x in stats)
+    pauses = "paused s" if timed else "pauses"
+    for column in (*before, "halts", "polled ms", "in vain ms", pauses):
         table.add_column(column, justify="right")
     table.add_column("does not poll because")
-    for cpu in status.scan.cpus:
-        x = cpu.lightsleep or PollStats()
+    for cpu, x in zip(status.scan.cpus, stats, strict=True):
         rate = hit_rate(x.polls, x.hits)
         table.add_row(
             str(cpu.number),
@@ -125,14 +128,25 @@ def _cpus(status: Status) -> Table:
             _number(x.halts),
             _ms(x.polled_ns),
             _ms(x.wasted_ns),
-            _number(x.contention_pauses),
-            not_polling(cpu, status.scan) or "",
+            _seconds(x.passed_in_pauses_ns) if timed else _number(x.contention_pauses),
+            _why_not(cpu, status.scan),
         )
     return whole(table)
 
 
+def _why_not(cpu: Cpu, scan: Scan) -> str:
+    """Return why a CPU does not poll and, in a pause, for how much longer."""
+    why = not_polling(cpu, scan) or ""
+    left_ms = cpu.lightsleep.pause_left_ms if cpu.lightsleep else None
+    return f"{why}, for {whole_s(left_ms)} s more" if left_ms and why == HOST_NEEDS_CORE else why
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
+
+
+def _seconds(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e9:,.1f}"
 
 
 def _ms(time_ns: int | None) -> str:

@@ -12,6 +12,8 @@ from lightsleep.scan.tree import LATENCY_LIMIT
 
 POLL = "POLL"
 """The driver's name for its polling state."""
+HOST_NEEDS_CORE = "the host needs the core"
+"""The reason of a pause."""
 
 
 def not_polling(cpu: Cpu, scan: Scan) -> str | None:
@@ -33,7 +35,7 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     fixed = scan.lightsleep and scan.lightsleep.mode == "fixed"  # whatever the CPU has learned
     halts_at_once = counts.limit_ns == 0
     if counts.contended and (not fixed or (forced and halts_at_once)):
-        return "the host needs the core"
+        return HOST_NEEDS_CORE
     if forced and halts_at_once:  # though a limit would have it poll all the time
         return "the host is short of cores: no latency limit counts"
     harm_ns = counts.program_cost_upper_ns

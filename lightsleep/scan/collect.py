@@ -334,6 +334,8 @@ def _poll_stats(tree: Tree, folder: str) -> PollStats | None:
         contended=tree.number(f"{folder}/contended"),
         contention_pauses=tree.number(f"{folder}/contention_pauses"),
         program_cost_upper_ns=tree.signed(f"{folder}/program_cost_upper_ns"),
+        paused_ns=tree.number(f"{folder}/paused_ns"),
+        pause_left_ms=tree.number(f"{folder}/pause_left_ms"),
     )
 
 

@@ -98,6 +98,17 @@ class PollStats:
     contention_pauses: int | None = None
     program_cost_upper_ns: int | None = None
     """What a halt costs the programs here, at most; below 0, polls make them slower."""
+    paused_ns: int | None = None
+    """Time in pauses, in which ``contended`` is 1; each counts in full when it begins."""
+    pause_left_ms: int | None = None
+    """How much longer the pause lasts, 0 outside of one. Older drivers have neither."""
+
+    @property
+    def passed_in_pauses_ns(self) -> int | None:
+        """The time in pauses that has passed."""
+        if self.paused_ns is None or self.pause_left_ms is None:
+            return None
+        return max(self.paused_ns - self.pause_left_ms * 1_000_000, 0)
 
 
 @dataclass(frozen=True)

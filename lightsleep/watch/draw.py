@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
+from lightsleep.units import whole_s
 from lightsleep.watch.model import Snapshot
 from lightsleep.watch.rates import CpuRates, total
 
@@ -52,6 +53,7 @@ BEHIND_STATES = {
     "cost": Column("cost us", lambda x: x.halt_cost_ns, _us),
     "lost": Column("lost %", lambda x: x.lost_share, _share),
     "stolen": Column("stolen %", lambda x: x.stolen_share, _share),
+    "paused": Column("paused %", lambda x: x.paused_share, _share),
 }
 COLUMNS = BEFORE_STATES | BEHIND_STATES
 SORTS = ("cpu", *COLUMNS)
@@ -84,13 +86,13 @@ def lines(
     columns = _columns(whole)
     cells = [_right(["cpu", *(_name(x.cpu) for x in shown)])]
     while columns:
-        column = _right([columns[0].title, *(_cell(columns[0], x) for x in shown)])
+        column = _right([columns[0].title, *(_cell(columns[0], x, after) for x in shown)])
         if width is not None and _width([*cells, column]) > width:
             break
         cells.append(column)
         columns.pop(0)
     lacking = sort != "cpu" and all(COLUMNS[sort].value(x) is None for x in found)
-    out = [_headline(after, bool(found), span_s, COLUMNS[sort].title if lacking else None), ""]
+    out = [_headline(after, found, span_s, COLUMNS[sort].title if lacking else None), ""]
     out += ["  ".join(row) for row in zip(*cells, strict=True)]
     if hidden := len(found) - len(shown) + 1:
         out.append(f"{hidden} more CPUs; --top, --sort and --cpus choose")
@@ -120,18 +122,21 @@ def _columns(whole: CpuRates) -> list[Column]:
     return [x for x in kept if has_own or x.title not in settings]
 
 
-def _headline(after: Snapshot, any_cpu: bool, span_s: float, lacking: str | None) -> str:
-    """Return the first line; ``any_cpu`` is shown, ``lacking`` is what they cannot be sorted by.
+def _headline(
+    after: Snapshot, found: Sequence[CpuRates], span_s: float, lacking: str | None
+) -> str:
+    """Return the first line; ``lacking`` is what the CPUs found cannot be sorted by.
 
-    That comes first: a narrow screen cuts the line.
+    That and pauses come first: a narrow screen cuts the line.
     """
     said = f"over {span_s:.1f} s: "
-    if not any_cpu and after.cpus:  # each came online in between
+    if not found and after.cpus:  # each came online in between
         said += "no CPU was online at both readings; "
-    elif not any_cpu:
+    elif not found:
         said += "no CPU is online whose counters can be read (see lightsleep scan -v); "
     elif lacking:
         said += f"no CPU shows {lacking}, so they are sorted by number; "
+    said += _pauses([left_ms for x in found if (left_ms := _pause_left_ms(x, after))])
     said += f"driver {after.driver or 'none'}"
     if after.governor:
         said += f", governor {after.governor}"
@@ -149,10 +154,27 @@ def _headline(after: Snapshot, any_cpu: bool, span_s: float, lacking: str | None
     return said
 
 
+def _pauses(left_ms: list[int]) -> str:
+    """Return what to say of CPUs in pauses."""
+    if not left_ms:
+        return ""
+    one = len(left_ms) == 1
+    cpus = "1 CPU does not poll" if one else f"{len(left_ms)} CPUs do not poll"
+    cores = "its core" if one else "their cores"
+    return f"{cpus} for up to {whole_s(max(left_ms))} s, as the host needs {cores}; "
+
+
+def _pause_left_ms(x: CpuRates, after: Snapshot) -> int | None:
+    """Return for how much longer a pause keeps the CPU from polling; it does so in one mode."""
+    return x.pause_left_ms if after.mode == "adaptive" else None
+
+
 def _name(cpu: int | None) -> str:
     return "all" if cpu is None else str(cpu)
 
 
-def _cell(column: Column, x: CpuRates) -> str:
+def _cell(column: Column, x: CpuRates, after: Snapshot) -> str:
+    if column is COLUMNS["limit"] and (left_ms := _pause_left_ms(x, after)):
+        return f"paused {whole_s(left_ms)} s"
     value = column.value(x)
     return "-" if value is None else column.show(value)

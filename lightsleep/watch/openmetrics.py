@@ -92,6 +92,14 @@ OWN: dict[str, tuple[Family, float]] = {
         ),
         1,
     ),
+    "paused_ns": (
+        Family(
+            "paused_seconds_total",
+            "counter",
+            "Time for which the CPU finds its host short of cores, added when that begins.",
+        ),
+        1e-9,
+    ),
 }
 """What lightsleep's driver counts, by its name in PollStats: the metric, and one in its unit."""
 

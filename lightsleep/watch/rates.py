@@ -16,6 +16,7 @@
 - Interrupts are those that the CPU received, idle or not.
 - ``stores_per_s`` is a lower bound of wakeups without an interrupt: polls that saw a wakeup, less
   all interrupts of the CPU.
+- ``paused_share`` is time in which the CPU found its host short of cores, in any mode.
 - ``lost_share`` is time that wakers and woken waited for halts to end: halts x what a halt costs.
 """
 
@@ -34,8 +35,8 @@ from lightsleep.watch.model import CpuCount, Snapshot, States
 class CpuRates:
     """One CPU, or all in sum: shares of its time (0 to 1), events per second.
 
-    In a sum, shares are the mean over CPUs, and limit and cost are None. Not frozen, which would
-    take three times as long to make.
+    In a sum, shares are the mean over CPUs, and limit, cost, and what is left of a pause are None.
+    Not frozen, which would take three times as long to make.
     """
 
     cpu: int | None
@@ -52,7 +53,9 @@ class CpuRates:
     halts_per_s: float | None = None
     polled_share: float | None = None
     wasted_share: float | None = None
+    paused_share: float | None = None
     limit_ns: int | None = None
+    pause_left_ms: int | None = None
     halt_cost_ns: int | None = None
     lost_share: float | None = None
     state_shares: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -169,10 +172,26 @@ def _own(found: CpuRates, before: PollStats, now: PollStats, span_s: float) -> N
     if polled is not None:
         found.polled_share = min(polled + (found.polled_share or 0.0), 1.0)
     found.wasted_share = _part(before.wasted_ns, now.wasted_ns, span_s)
+    found.paused_share = _paused(before, now, span_s)
     found.limit_ns, found.halt_cost_ns = now.limit_ns, now.halt_cost_ns
+    found.pause_left_ms = now.pause_left_ms
     if found.halts_per_s is not None and now.halt_cost_ns is not None:
         # The cost may have risen since these halts.
         found.lost_share = min(found.halts_per_s * now.halt_cost_ns / 1e9, 1.0)
+
+
+def _paused(before: PollStats, now: PollStats, span_s: float) -> float | None:
+    """Return the share of time in pauses.
+
+    The driver's two figures are not of the same moment: where a pause begins in between, less has
+    passed than before.
+    """
+    passed_ns, earlier_ns = now.passed_in_pauses_ns, before.passed_in_pauses_ns
+    if passed_ns is None or earlier_ns is None:
+        return None
+    if (now.paused_ns or 0) < (before.paused_ns or 0):  # the CPU came online again
+        earlier_ns = 0
+    return min(max(passed_ns - earlier_ns, 0) / 1e9 / span_s, 1.0)
 
 
 def _rate(before: int | None, now: int | None, span_s: float) -> float | None:

@@ -38,6 +38,8 @@ from lightsleep.watch.model import CpuCount, Snapshot, States
 
 OWN = ("polls", "hits", "halts", "polled_ns", "wasted_ns", "limit_ns", "halt_cost_ns")
 """What lightsleep's driver counts. Its file ``stat`` has these, then usage and time by state."""
+PAUSES = ("paused_ns", "pause_left_ms")
+"""What stands behind the states there; older drivers lack it."""
 CONTENTION = ("contended", "contention_pauses")
 """What it counts in files of their own, which are read where that is asked for."""
 
@@ -66,12 +68,16 @@ def _short(file: File) -> bytes:
 
 
 def _has_other_words(stat: File, expected: int) -> bool:
-    """Return whether a line of counters is one, but not of so many; a CPU may be gone by now."""
+    """Return whether a line of counters is one, but not of so many, nor of PAUSES behind them.
+
+    A CPU may be gone by now.
+    """
     try:
         words = _short(stat).split()
     except OSError:
         return False
-    return all(word.isdigit() for word in words) and len(words) not in (0, expected)
+    known = (0, expected, expected + len(PAUSES))
+    return all(word.isdigit() for word in words) and len(words) not in known
 
 
 def _content(descriptor: int) -> bytes:
@@ -119,10 +125,12 @@ class _CpuFiles:
         if line == self.last:
             return
         numbers = tuple(map(int, line.split()))
-        if len(numbers) != len(OWN) + 2 * len(self.names):
+        end = len(OWN) + 2 * len(self.names)
+        if len(numbers) not in (end, end + len(PAUSES)):
             raise ValueError("another driver")
-        self.states = States(numbers[len(OWN) :: 2], numbers[len(OWN) + 1 :: 2])
-        self.polls = PollStats(*numbers[: len(OWN)])
+        self.states = States(numbers[len(OWN) : end : 2], numbers[len(OWN) + 1 : end : 2])
+        pauses = dict(zip(PAUSES, numbers[end:], strict=False))
+        self.polls = PollStats(*numbers[: len(OWN)], **pauses)
         self.last = line
 
     def _refresh_each(self) -> None:

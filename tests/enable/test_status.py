@@ -434,6 +434,34 @@ def test_status_shows_each_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "It pays" in text
 
 
+def test_status_tells_how_long_a_pause_lasts_and_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unfold("lightsleep-guest", tmp_path)
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", root)
+    folder = "sys/devices/system/cpu/cpu{}/lightsleep"
+    for cpu in range(4):
+        plant(root, f"{folder.format(cpu)}/contention_pauses: 3")
+    plant(root, f"{folder.format(2)}/contended: 1")
+    lines = done("status").splitlines()  # an older driver tells no more
+    assert "pauses" in " ".join(lines)
+    (row,) = [line for line in lines if line.split()[:1] == ["2"]]
+    assert row.rstrip().endswith("the host needs the core")
+    for cpu, left_ms in enumerate((0, 0, 11_400, 0)):
+        paused = f"paused_ns: 21000000000\n{folder.format(cpu)}/pause_left_ms: {left_ms}"
+        plant(root, f"{folder.format(cpu)}/{paused}")
+    lines = done("status").splitlines()
+    rows = {line.split()[0]: line.rstrip() for line in lines if line[:3].strip().isdigit()}
+    assert "pauses" not in " ".join(lines)
+    assert "paused s" in " ".join(lines)
+    assert rows["2"].endswith("the host needs the core, for 12 s more")
+    assert " 9.6 " in rows["2"]
+    assert "21.0" in rows["1"]
+    cpu2 = status()["cpus"][2]
+    assert (cpu2["paused_ns"], cpu2["pause_left_ms"]) == (21_000_000_000, 11_400)
+    assert cpu2["not_polling"] == "the host needs the core"
+
+
 def test_status_counts_wakeups_without_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

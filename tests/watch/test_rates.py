@@ -42,6 +42,33 @@ def test_a_poll_in_vain_and_the_halt_after_it_are_one_wakeup() -> None:
     assert one(before, after).wakes_per_s == 100
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        ((0, 0), (0, 0), 0),
+        ((16_000, 9_000), (16_000, 7_000), 1),  # all of it in one pause
+        ((16_000, 500), (16_000, 0), 0.25),  # it ended
+        ((16_000, 0), (32_000, 15_000), 0.5),  # one began
+        ((1_000, 500), (5_000, 3_500), 0.5),  # one ended, and one began: half a second of each
+        ((16_000, 0), (4_000, 3_000), 0.5),  # the CPU came online again meanwhile
+        ((16_000, 0), (16_000, 16_000), 0),  # it began between the reads of the two
+        ((None, None), (1_000, 1_000), None),
+    ],
+)
+def test_time_in_pauses(
+    before: tuple[int | None, int | None], after: tuple[int, int], share: float | None
+) -> None:
+    """A pause counts in full when it begins; what is left of it has not passed."""
+    found = one(count(own=paused(*before)), count(own=paused(*after)))
+    assert found.paused_share == pytest.approx(share)
+    assert found.pause_left_ms == after[1]
+
+
+def paused(paused_ms: int | None, left_ms: int | None) -> PollStats:
+    paused_ns = None if paused_ms is None else paused_ms * 1_000_000
+    return PollStats(9, 9, 9, 9, 9, 9, 9, paused_ns=paused_ns, pause_left_ms=left_ms)
+
+
 def test_a_cpu_that_sleeps_all_the_time_is_not_busy() -> None:
     found = one(count(), count(idle_s=2.0))
     assert (found.busy_share, found.asleep_share, found.wakes_per_s) == (0, 1, 0)

@@ -167,6 +167,20 @@ def test_that_the_host_is_short_of_cores_is_read_each_time(four_cpus: Path, read
     assert second.cpus[0].states is first.cpus[0].states
 
 
+def test_pauses_stand_behind_the_states(four_cpus: Path, reader: Opener) -> None:
+    """They end with time, while the CPU sleeps. The driver of an older version has none."""
+    plant(four_cpus, f"{CPU}/cpu{{0-2}}/lightsleep/stat: {STAT} 21000000000 15900")
+    plant(four_cpus, f"{CPU}/cpu3/lightsleep/stat: {STAT}")
+    opened = reader()
+    for left_ms in (15900, 200, 0):
+        plant(four_cpus, f"{CPU}/cpu1/lightsleep/stat: {STAT} 21000000000 {left_ms}")
+        found = opened.read().cpus
+        assert found[1].states == States((900, 410), (2_000_000, 3_000_000))
+        known = [(x.own.paused_ns, x.own.pause_left_ms) for x in found.values() if x.own]
+        assert known[1] == (21 * 10**9, left_ms)
+        assert known[3] == (None, None)
+
+
 @pytest.mark.parametrize("ours", [False, True])
 def test_polls_in_the_idle_loop(ours: bool, four_cpus: Path, reader: Opener) -> None:
     if not ours:
@@ -186,7 +200,7 @@ def test_a_line_of_counters_that_is_not_ours(content: str, four_cpus: Path, read
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("content", ["1 2 3", f"{STAT} 7"])
+@pytest.mark.parametrize("content", ["1 2 3", f"{STAT} 7", f"{STAT} 7 8 9"])
 def test_a_driver_of_another_version_counts_states_all_the_same(
     content: str, keep: bool, four_cpus: Path, reader: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +220,10 @@ def test_a_driver_of_another_version_counts_states_all_the_same(
 
 def test_one_file_and_many_show_the_same(four_cpus: Path, reader: Opener) -> None:
     """The driver has each counter twice; scan reads the many."""
+    folder = f"{CPU}/cpu2/lightsleep"
+    stat = (four_cpus / folder / "stat").read_text().strip()
+    plant(four_cpus, f"{folder}/stat: {stat} 5000000000 300\n{folder}/paused_ns: 5000000000")
+    plant(four_cpus, f"{folder}/pause_left_ms: 300")
     each = {cpu.number: cpu for cpu in collect(four_cpus)[0].cpus}
     found = reader().read().cpus
     assert found.keys() == each.keys()

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def test_json_lines_follow_their_schema(four_cpus: Path) -> None:
 def test_the_names_of_figures_have_their_unit(four_cpus: Path) -> None:
     document = json.loads(watched("-n", "1", "--json").stdout)
     names = document["all"].keys() - {"cpu", "state_shares", "hit_rate"}
-    assert [x for x in names if not re.search("_(share|per_s|ns)$", x)] == []
+    assert [x for x in names if not re.search("_(share|per_s|ns|ms)$", x)] == []
 
 
 def test_a_cpu_that_is_not_there_is_named(four_cpus: Path) -> None:
@@ -203,6 +204,37 @@ def test_a_driver_of_another_version_is_named(four_cpus: Path) -> None:
     )
     assert "HALT %" in lines[2]
     assert len(json.loads(watched("-n", "1", "--json").stdout)["cpus"]) == 4
+
+
+def test_a_cpu_in_a_pause_is_shown_with_how_long_it_lasts() -> None:
+    polls = CpuRates(1, polls_per_s=0.0, limit_ns=50_000, halt_cost_ns=25_000)
+    paused = replace(polls, cpu=0, limit_ns=0, paused_share=1.0, pause_left_ms=11_400)
+    head, _, titles, *rows = view([paused, polls])
+    assert head.startswith(
+        "over 1.0 s: 1 CPU does not poll for up to 12 s, as the host needs its core; driver"
+    )
+    limits = [row[: titles.index("limit us") + len("limit us")].split("  ")[-1] for row in rows]
+    assert [x.strip() for x in limits] == ["-", "paused 12 s", "50.0"]
+    assert "paused %" in titles
+    head = view([paused, polls, replace(paused, cpu=2, pause_left_ms=15_900)])[0]
+    assert "s: 2 CPUs do not poll for up to 16 s, as the host needs their cores; driver" in head
+    fixed = snapshot(1)._replace(mode="fixed")
+    polls_on = replace(paused, limit_ns=100_000)
+    lines = draw.lines(fixed, [polls_on], 1.0, sort="cpu", rows=None, width=None)
+    assert "does not poll" not in lines[0]
+    assert "100 " in lines[-1]
+
+
+def test_pauses_are_in_the_json(four_cpus: Path) -> None:
+    (before,) = {x["paused_share"] for x in json.loads(watched("-n", "1", "--json").stdout)["cpus"]}
+    assert before is None  # of a driver that does not tell
+    stat = (four_cpus / f"{CPU}/cpu3/lightsleep/stat").read_text().strip()
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {stat} 16000000000 15900")
+    document = json.loads(watched("-n", "1", "--json").stdout)
+    VALID.validate(document)
+    assert [x["pause_left_ms"] for x in document["cpus"]] == [15_900] * 4
+    assert document["all"]["paused_share"] == 0
+    assert document["all"]["pause_left_ms"] is None
 
 
 def test_a_host_that_is_short_of_cores_is_named(four_cpus: Path) -> None:

@@ -33,6 +33,8 @@ def metrics(tmp_path: Path) -> bytes:
     root = unfold("lightsleep-guest", tmp_path)
     cpu = "sys/devices/system/cpu/cpu{0-3}"
     plant(root, f"{cpu}/lightsleep/contended: 1\n{cpu}/lightsleep/contention_pauses: 12")
+    for stat in root.glob("sys/devices/system/cpu/cpu*/lightsleep/stat"):
+        stat.write_text(f"{stat.read_text().strip()} 21000000000 15900\n")
     plant(root, "sys/module/cpuidle_lightsleep/parameters/wait_weight: 20")
     plant(root, "sys/module/cpuidle_lightsleep/parameters/host_is_short: 1")
     rows = ("           CPU0 CPU1 CPU2 CPU3", "RES:  3  4 5 6  Rescheduling")
@@ -58,6 +60,7 @@ def test_counters_are_in_base_units(metrics: bytes) -> None:
     assert values["lightsleep_interrupts"]["2", "ipi"] == 5
     assert values["lightsleep_contended"]["1",] == 1
     assert values["lightsleep_contention_pauses"]["1",] == 12
+    assert values["lightsleep_paused_seconds"]["1",] == pytest.approx(21)
 
 
 def test_a_restart_is_no_spike_of_interrupts(tmp_path: Path) -> None:
