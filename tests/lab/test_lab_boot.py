@@ -258,6 +258,8 @@ def test_a_kernel_and_a_drive_of_ones_own() -> None:
     )
     with boot(machine, timeout_s=ENOUGH_S) as own:
         assert own.run(["uname", "-r"]).stdout == f"{packaged.release}\n"
+        own.run(["modprobe", "null_blk", "nr_devices=1"])
+        assert own.run(["test", "-b", "/dev/nullb0"]).rc == 0
         assert own.run(["lsblk", "-bno", "SIZE", "/dev/vdb"]).stdout.strip() == str(1 << 20)
         vcpus = own.vm.vcpu_threads()
         assert all(len(os.sched_getaffinity(thread)) == 1 for thread in vcpus)

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from lightsleep.errors import LightsleepError, WrongUsage
-from lightsleep.lab.boot import foreign, guest
+from lightsleep.lab.boot import foreign, guest, initramfs
 from lightsleep.lab.boot.initramfs import with_dependencies
 from lightsleep.lab.boot.machine import ForeignKernel, Machine
 from lightsleep.lab.kernels.config import ARCHES, DRIVERS, NEEDED_OPTIONS, Arch
+from lightsleep.lab.kernels.roots import GuestRoot
 
 X86 = ARCHES["x86_64"]
 RELEASE = "7.4.0-mine"
@@ -244,6 +245,62 @@ def test_a_built_tree_is_left_as_it_is(built: Path) -> None:
     assert (found.modules / "kernel/drivers/a.ko").resolve() == built / "drivers/a.ko"
     assert "kernel/drivers/a.ko:" in (found.modules / "modules.dep").read_text()
     assert {path: path.stat().st_mtime_ns for path in built.rglob("*")} == before
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What the initramfs of a guest has, by path, once one was made."""
+    found = dict[str, bytes]()
+
+    def pack(stage: Path, into: Path) -> None:
+        assert not any(x.is_symlink() for x in (stage / "payload").rglob("*"))
+        files = (x for x in stage.rglob("*") if x.is_file() and not x.is_symlink())
+        found.update({str(x.relative_to(stage)): x.read_bytes() for x in files})
+        into.touch()
+
+    monkeypatch.setattr(initramfs, "pack", pack)
+    monkeypatch.setattr(initramfs, "compile_python", lambda *_: None)
+    monkeypatch.setattr(initramfs, "DRIVERS", ("virtio_pci",))
+    (tmp_path / "busybox").touch()
+    return found
+
+
+MODULES = f"payload/usr/lib/modules/{RELEASE}"
+
+
+def test_guests_have_the_modules_of_ones_own_kernel(
+    built: Path, packed: dict[str, bytes], tmp_path: Path
+) -> None:
+    found, noted = foreign.tree(X86, ForeignKernel(tree=built)), list[str]()
+    theirs = initramfs.for_modprobe(found, noted.append)
+    root = GuestRoot(tmp_path / "root/root.squashfs", tmp_path / "busybox")
+    initramfs.initramfs(found, root, [], theirs)
+    assert packed[f"{MODULES}/kernel/drivers/a.ko"] == elf_image(62, 1)
+    assert packed[f"{MODULES}/modules.dep"] == b"kernel/drivers/a.ko:\n"
+    assert f"{MODULES}/modules.dep.bin" in packed  # which is what modprobe reads
+    assert not noted
+    packed.clear()
+    initramfs.initramfs(found, root, [])
+    assert not [name for name in packed if "modules/" in name]
+
+
+def test_modules_that_are_large_together_are_left_out_and_told(
+    installed: ForeignKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is listed but gone is left out alone; nor is what the links lead to taken."""
+    assert installed.modules
+    (installed.modules / "build").symlink_to("/")
+    (installed.modules / "modules.dep").write_text(
+        "kernel/a.ko.xz: kernel/gone.ko\nkernel/gone.ko:\n"
+    )
+    (installed.modules / "kernel").mkdir()
+    (installed.modules / "kernel/a.ko.xz").write_bytes(bytes(1 << 20))
+    found, noted = foreign.tree(X86, installed), list[str]()
+    names = [x.name for x in initramfs.for_modprobe(found, noted.append)]
+    assert (names, noted) == (["a.ko.xz", "modules.dep"], [])
+    monkeypatch.setattr(initramfs, "MODPROBE_MIB", 1)
+    assert initramfs.for_modprobe(found, noted.append) == []
+    assert noted == [f"the modules of {RELEASE} have 1.0 MiB, over 1: guests are without them"]
 
 
 @pytest.mark.parametrize(

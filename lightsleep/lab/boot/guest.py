@@ -30,7 +30,7 @@ from lightsleep.lab.boot import (
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.foreign import ForeignTree
-from lightsleep.lab.boot.initramfs import GUEST_MODULES, initramfs
+from lightsleep.lab.boot.initramfs import GUEST_MODULES, for_modprobe, initramfs
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.unpacked import unpacked
 from lightsleep.lab.boot.vm import VM, Hardware, state_of
@@ -108,7 +108,10 @@ def prepare(
     accelerator, arch = choosing.result()
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
-    files = initramfs(tree, root, modules)
+    theirs = []
+    if isinstance(tree, ForeignTree) and foreign.release_of(tree):  # else its name is not known
+        theirs = for_modprobe(tree, note)
+    files = initramfs(tree, root, modules, theirs)
     tree_of_devices = firmware = None
     if machine.idle_state != "no":
         arch = replace(arch, machine=arch.psci_machine)

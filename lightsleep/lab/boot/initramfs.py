@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import lightsleep
@@ -31,6 +31,10 @@ cp {GUEST_MODULES}/cpuidle_lightsleep.ko $folder
 depmod
 """
 """What makes modprobe in a guest find our driver, as after the installation of the package."""
+
+MODPROBE_MIB = 64
+"""How large a kernel's own modules may be together for guests to have them all. They stay in the
+memory of each guest, which has 512 MiB; while it boots, they are there twice."""
 
 
 def with_dependencies(
@@ -63,6 +67,25 @@ def with_dependencies(
     return [tree.modules / file for file in found]
 
 
+def for_modprobe(tree: BootFiles, note: Callable[[str], None]) -> list[Path]:
+    """Return what modprobe reads of a kernel's modules: them, and the lists beside them.
+
+    Nothing where they are too large, which ``note`` hears. A folder of modules has links, too: to
+    headers, and to a source. What these lead to is left out.
+    """
+    listed = (tree.modules / "modules.dep").read_text().splitlines()
+    named = [tree.modules / line.partition(":")[0] for line in listed]
+    files = [x for x in (*named, *sorted(tree.modules.glob("modules.*"))) if x.is_file()]
+    mib = sum(x.stat().st_size for x in files) / (1 << 20)
+    if mib > MODPROBE_MIB:
+        note(
+            f"the modules of {tree.release} have {mib:.1f} MiB, over {MODPROBE_MIB}: guests are "
+            "without them"
+        )
+        return []
+    return files
+
+
 def _name(file: str) -> str:
     """Return a module's name as the kernel has it."""
     return Path(file).name.split(".")[0].replace("-", "_")
@@ -92,8 +115,13 @@ def package_files() -> list[Path]:
     return sorted(x for x in files if KERNEL not in x.parents)  # modules reach it built
 
 
-def initramfs(tree: BootFiles, root: GuestRoot, modules: Sequence[Path]) -> Path:
-    """Return the initramfs for a kernel, a root and the built ``modules``."""
+def initramfs(
+    tree: BootFiles, root: GuestRoot, modules: Sequence[Path], theirs: Sequence[Path] = ()
+) -> Path:
+    """Return the initramfs for a kernel, a root and the built ``modules``.
+
+    ``theirs`` are what modprobe is to find of the kernel's own.
+    """
 
     def build(scratch: Path) -> None:
         stage = scratch / "stage"
@@ -109,14 +137,23 @@ def initramfs(tree: BootFiles, root: GuestRoot, modules: Sequence[Path]) -> Path
         ]
         (stage / "modules.load").write_text("".join(f"/drivers/{name}\n" for name in names))
         _payload(stage / "payload", modules)
+        for file in theirs:
+            # Not /lib, which is a link in the root: a folder of this name would hide it.
+            folder = stage / "payload/usr/lib/modules" / tree.release
+            target = folder / file.relative_to(tree.modules)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
         readable(stage)
         pack(stage, scratch / "initramfs")
         shutil.rmtree(stage)
 
     package = [part for x in package_files() for part in (str(x), x.read_bytes())]
     built = [part for x in modules for part in (x.name, x.read_bytes())]
-    key = cache.digest(tree.key, root.squashfs.parent.name, *package, *built)
-    return cache.entry(f"initramfs-{key}", build, needs_mb=20) / "initramfs"
+    key = cache.digest(
+        tree.key, root.squashfs.parent.name, *package, *built, *(x.name for x in theirs)
+    )
+    needs_mb = 20 + sum(2 * x.stat().st_size for x in theirs) // 10**6
+    return cache.entry(f"initramfs-{key}", build, needs_mb=needs_mb) / "initramfs"
 
 
 def _payload(folder: Path, modules: Sequence[Path]) -> None:
