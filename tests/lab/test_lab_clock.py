@@ -129,7 +129,8 @@ def test_rounds_in_which_guests_paused_are_noted_by_arm(
 
     def read(guest: Guest) -> pauses.Pauses | None:
         contended = frozenset({0} if len(booted) == 2 else ())
-        return pauses.Pauses({0: len(contended)}, contended) if guest.name == "b" else None
+        paused = pauses.Pauses({0: len(contended)}, contended, {0: 7})
+        return paused if guest.name == "b" else None
 
     monkeypatch.setattr(pauses, "read", read)
     result = protocol.attempt("t", experiment(only_waits), Machine(), 6, 3, 1, lambda *_: None)

@@ -32,11 +32,14 @@ def guest(*said: str) -> Guest:
     return cast(Guest, Tells(*said))
 
 
-def driver(first: int, second: int, contended: tuple[int, int] = (0, 0)) -> str:
+def driver(first: int, second: int, contended: tuple[int, int] = (0, 0), inode: int = 7) -> str:
+    """Return what the driver says, whose files have other inodes once it is loaded anew."""
     return "".join(
         f"{CPUS}/cpu{cpu}/lightsleep/contention_pauses:{count}\n"
         f"{CPUS}/cpu{cpu}/lightsleep/contended:{now}\n"
         for cpu, (count, now) in enumerate(zip((first, second), contended, strict=True))
+    ) + "".join(
+        f"{inode + cpu:6} {CPUS}/cpu{cpu}/lightsleep/contention_pauses\n" for cpu in range(2)
     )
 
 
@@ -78,6 +81,19 @@ def test_the_idle_loop_counts_pauses_too() -> None:
     for _ in range(2):
         noted.turn("idle-poll", guests, recorded=True)
     assert noted.of_turns == {"idle-poll": [0, 1]}
+
+
+@pytest.mark.parametrize("after", [driver(0, 0, inode=40), ""], ids=["loaded anew", "unloaded"])
+def test_a_guest_that_loads_the_driver_anew_cannot_tell(after: str) -> None:
+    """Its counters begin at 0 again, whatever happened before."""
+    noted = pauses.Noted(
+        {"a": pauses.read(guest(driver(0, 0))), "b": pauses.read(guest(series(0, 0)))}
+    )
+    guests = guest(driver(1, 0), after, driver(0, 0, inode=90))
+    for _ in range(3):
+        noted.turn("a", guests, recorded=True)
+        noted.turn("b", guest(series(0, 0)), recorded=True)
+    assert noted.of_turns == {"b": [0, 0, 0]}
 
 
 def test_rounds_in_which_guests_paused_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
