@@ -193,7 +193,7 @@ def compare(
 
 
 def _is_another_kernel(patched: Path, machine: Machine) -> None:
-    """Refuse to compare the kernel of a tree with none, or with itself."""
+    """Refuse to compare the kernel of a tree with none, or with another tree of its source."""
     if not kernel_named():
         raise click.UsageError(
             "--patched-tree: name the kernel without the patch, too, best with --kernel-tree"

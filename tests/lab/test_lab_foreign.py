@@ -6,6 +6,7 @@ The image is one that looks like the kernel's, and the tree has only the files t
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -236,6 +237,54 @@ def test_two_kernels_with_the_headers_of_one_are_refused(
     assert raised.value.message.startswith(said)
     del machines["patched"]
     guest.check_kernels(machines)
+
+
+@pytest.mark.parametrize("changed", ["", X86.built_image, "drivers/a.ko"])
+def test_two_trees_with_one_build_are_refused(changed: str, built: Path) -> None:
+    """As where a tree was copied, and make forgotten. A patch may change a module alone.
+
+    Builds that are reproducible say the same date: what counts is the content.
+    """
+    patched = built.with_name("patched")
+    shutil.copytree(built, patched)
+    machines = {
+        "a": Machine(foreign=ForeignKernel(tree=built)),
+        "again": Machine(foreign=ForeignKernel(tree=built.parent / "patched/../linux")),
+        "patched": Machine(foreign=ForeignKernel(tree=patched)),
+    }
+    if changed:
+        with (patched / changed).open("ab") as file:
+            file.write(b"more")
+        guest.check_kernels(machines)
+        return
+    with pytest.raises(WrongUsage) as raised:
+        guest.check_kernels(machines)
+    said = f"arms a and patched boot one build: {built / X86.built_image} and {patched}/arch"
+    assert raised.value.message.startswith(said)
+    assert raised.value.message.endswith(f"with make -C {patched}")
+
+
+def test_a_tree_and_its_own_image_are_refused(built: Path, installed: ForeignKernel) -> None:
+    """Its modules may differ, as those that are installed are signed, or compressed."""
+    assert installed.modules
+    (installed.modules / "build").symlink_to(built)
+    own = replace(installed, image=built / X86.built_image)
+    machines = {"a": Machine(foreign=own), "b": Machine(foreign=ForeignKernel(tree=built))}
+    with pytest.raises(WrongUsage, match=r"arms a and b boot one kernel, .*bzImage: build the k"):
+        guest.check_kernels(machines)
+
+
+def test_modules_alone_may_differ(
+    installed: ForeignKernel, built: Path, tmp_path: Path, cache: None
+) -> None:
+    assert installed.modules
+    other = tmp_path / "new/lib/modules" / RELEASE
+    shutil.copytree(installed.modules, other)
+    (other / "modules.dep").write_text("kernel/a.ko:\n")
+    (other / "kernel").mkdir()
+    (other / "kernel/a.ko").touch()
+    patched = replace(installed, modules=other)
+    guest.check_kernels({"a": Machine(foreign=installed), "b": Machine(foreign=patched)})
 
 
 def test_a_built_tree_is_left_as_it_is(built: Path) -> None:

@@ -9,6 +9,8 @@ where the tree (or the link ``build`` among the modules) has what that needs.
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import itertools
 import os
 import platform
 import re
@@ -17,12 +19,13 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError, WrongUsage
 from lightsleep.lab import host
+from lightsleep.lab.boot.initramfs import module_files
 from lightsleep.lab.boot.machine import ForeignKernel
 from lightsleep.lab.kernels.build import FRAGMENTS, settings
 from lightsleep.lab.kernels.config import NEEDED_OPTIONS, Arch
@@ -170,6 +173,49 @@ def one_source_each(trees: Mapping[str, ForeignTree]) -> None:
                 "give each its own source, such as with git worktree. Where arms load none of our "
                 "modules, it is enough to remove the link `build` from the folder of --modules"
             )
+
+
+def one_build_each(
+    kernels: Mapping[str, ForeignKernel | None], trees: Mapping[str, ForeignTree]
+) -> None:
+    """Raise WrongUsage where two of these kernels, by arm, are one: named apart, but built once.
+
+    The content tells, not the date that a kernel says: that is the same in reproducible builds, and
+    where a patch changes a module alone.
+    """
+    named = {arm: x for arm, x in kernels.items() if x and arm in trees}
+    for (arm, kernel), (other, its) in itertools.combinations(named.items(), 2):
+        one, two = trees[arm], trees[other]
+        if _resolved(kernel) == _resolved(its):
+            continue
+        if one.image.samefile(two.image) and bool(kernel.tree) != bool(its.tree):
+            raise WrongUsage(
+                f"arms {arm} and {other} boot one kernel, {one.image}: build the kernel with the "
+                "patch in a source of its own, such as with git worktree"
+            )
+        if _same_content(one, two):
+            make = f", with make -C {its.tree}" if its.tree else ""
+            raise WrongUsage(
+                f"arms {arm} and {other} boot one build: {one.image} and {two.image} have the same "
+                "content, and so have their modules. Apply the patch, see that .config enables "
+                f"what it changes, and build that kernel{make}"
+            )
+
+
+def _resolved(kernel: ForeignKernel) -> list[Path | None]:
+    return [path and path.resolve() for path in astuple(kernel)]
+
+
+def _same_content(one: ForeignTree, two: ForeignTree) -> bool:
+    """Return whether two kernels are the same to the last byte of their images and modules."""
+    if not filecmp.cmp(one.image, two.image, shallow=False):
+        return False
+    first, second = (
+        [x.relative_to(tree.modules) for x in module_files(tree)] for tree in (one, two)
+    )
+    return sorted(first) == sorted(second) and all(
+        filecmp.cmp(one.modules / x, two.modules / x, shallow=False) for x in first
+    )
 
 
 def tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:

@@ -144,7 +144,9 @@ def check_kernels(machines: Mapping[str, Machine]) -> None:
         name: _named(lookup("architecture", ARCHES, machine.arch), machine, lambda _: None)
         for name, machine in machines.items()
     }
-    foreign.one_source_each({name: x for name, x in found.items() if isinstance(x, ForeignTree)})
+    theirs = {name: x for name, x in found.items() if isinstance(x, ForeignTree)}
+    foreign.one_source_each(theirs)
+    foreign.one_build_each({name: x.foreign for name, x in machines.items()}, theirs)
 
 
 def _named(

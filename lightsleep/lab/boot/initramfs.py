@@ -67,15 +67,20 @@ def with_dependencies(
     return [tree.modules / file for file in found]
 
 
+def module_files(tree: BootFiles) -> list[Path]:
+    """Return the files of a kernel's own modules; those that are listed, but gone, are left out."""
+    lines = (tree.modules / "modules.dep").read_text().splitlines()
+    named = (tree.modules / line.partition(":")[0] for line in lines)
+    return [file for file in named if file.is_file()]
+
+
 def for_modprobe(tree: BootFiles, note: Callable[[str], None]) -> list[Path]:
     """Return what modprobe reads of a kernel's modules: them, and the lists beside them.
 
     Nothing where they are too large, which ``note`` hears. A folder of modules has links, too: to
     headers, and to a source. What these lead to is left out.
     """
-    listed = (tree.modules / "modules.dep").read_text().splitlines()
-    named = [tree.modules / line.partition(":")[0] for line in listed]
-    files = [x for x in (*named, *sorted(tree.modules.glob("modules.*"))) if x.is_file()]
+    files = [*module_files(tree), *sorted(tree.modules.glob("modules.*"))]
     mib = sum(x.stat().st_size for x in files) / (1 << 20)
     if mib > MODPROBE_MIB:
         note(
