@@ -103,7 +103,7 @@ def built(tmp_path: Path, cache: None) -> Path:
     for name, text in {
         "Kbuild": "",
         "include/config/kernel.release": f"{RELEASE}\n",
-        ".config": "".join(f"CONFIG_{x}=y\n" for x in NEEDED_OPTIONS),
+        ".config": "".join(f"CONFIG_{x}=y\n" for x in ("MODULES", *NEEDED_OPTIONS)),
         "modules.order": "drivers/a.o\n",
         "modules.builtin": "kernel/drivers/virtio/virtio_pci.ko\n",
         "Module.symvers": "",
@@ -386,6 +386,45 @@ def test_an_image_that_is_older_than_its_tree(built: Path) -> None:
         LightsleepError,
         match=rf"bzImage is kernel 7\.4\.0-old, but .*linux is configured as {RELEASE}: "
         r"finish its build, with make -C .*linux$",
+    ):
+        foreign.tree(X86, ForeignKernel(tree=built))
+
+
+def without_modules(tree: Path, old: str = "", new: str = "") -> None:
+    """Leave what make bzImage makes, with a setting replaced."""
+    for name in ("Module.symvers", "modules.order"):
+        (tree / name).unlink()
+    config = tree / ".config"
+    config.write_text(config.read_text().replace(f"CONFIG_{old}\n", f"{new}\n"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", r"its modules are not built: run make -C {}\nguests .* ours \(test_smp\)$"),
+        (
+            "MODULES=y",
+            "# CONFIG_MODULES is not set",
+            r"it has no modules: set CONFIG_MODULES, or compare",
+        ),
+    ],
+)
+def test_why_our_modules_cannot_be_built_is_told(
+    old: str, new: str, said: str, built: Path
+) -> None:
+    without_modules(built, old, new)
+    found, noted = foreign.tree(X86, ForeignKernel(tree=built)), list[str]()
+    assert foreign.modules(X86, found, [], noted.append) == []
+    with pytest.raises(LightsleepError, match=said.format(built)):
+        foreign.modules(X86, found, ["test_smp"], noted.append)
+
+
+def test_drivers_that_are_modules_and_not_built_are_told(built: Path) -> None:
+    without_modules(built, "VIRTIO_BLK=y", "CONFIG_VIRTIO_BLK=m")
+    with pytest.raises(
+        LightsleepError,
+        match=rf"^{built} has no modules yet, and guests need CONFIG_VIRTIO_BLK=m: build them, "
+        rf"with make -C {built}$",
     ):
         foreign.tree(X86, ForeignKernel(tree=built))
 

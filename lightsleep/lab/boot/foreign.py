@@ -60,6 +60,8 @@ class ForeignTree:
     modules: Path
     key: str
     headers: Path | None
+    lacks: str = ""
+    """Why there are no headers, and what to do."""
 
     def config(self) -> dict[str, str]:
         """Return the settings of its configuration, by option; none where it is not there."""
@@ -73,8 +75,7 @@ class ForeignTree:
         """
         if self.headers is None:
             raise LightsleepError(
-                f"our modules cannot be built for kernel {self.release}: {self.modules}/build does "
-                "not lead to its headers; install them, or give a built tree with --kernel-tree"
+                f"our modules cannot be built for kernel {self.release}: {self.lacks}"
             )
         config = self.config()
         programs, told = _compiler(arch, config)
@@ -252,6 +253,8 @@ def _tree(arch: Arch, kernel: ForeignKernel) -> ForeignTree:
         folder,
         _key(kernel.image, folder / "modules.dep", *folder.rglob("*.ko*")),
         build if there else None,
+        f"{folder}/build does not lead to its headers; install them, or give a built tree with "
+        "--kernel-tree",
     )
 
 
@@ -270,10 +273,13 @@ def modules(
     except LightsleepError as error:
         if needed:
             by = _value(kernel.config(), "CC_VERSION_TEXT").strip('"')
-            raise LightsleepError(
-                f"{error.message}\nguests of this comparison load modules of ours ({needed[0]}): "
-                f"{kernel_sources()}/dkms-kernels.sh names the kernels that they are for"
+            why = (
+                f": {kernel_sources()}/dkms-kernels.sh names the kernels that they are for"
                 f"{by and f'; this kernel was built with {by}'}"
+            )
+            raise LightsleepError(
+                f"{error.message}\nguests of this comparison load modules of ours ({needed[0]})"
+                f"{why if kernel.headers else ''}"
             ) from None
         note(f"our modules do not build for {kernel.release}: guests are without them")
         return []
@@ -309,7 +315,13 @@ def _built(arch: Arch, path: Path) -> ForeignTree:
             f"which no guest comes up: merge {FRAGMENTS}/guest.config into its configuration "
             "(scripts/kconfig/merge_config.sh), and build it again"
         )
-    order = path / "modules.order"
+    order, symbols = path / "modules.order", path / "Module.symvers"
+    drivers = [f"CONFIG_{x}=m" for x in NEEDED_OPTIONS if _value(have, x) == "m"]
+    if drivers and not (order.exists() and symbols.exists()):
+        raise LightsleepError(
+            f"{path} has no modules yet, and guests need {', '.join(drivers)}: build them, with "
+            f"make -C {path}"
+        )
     files = [
         path / re.sub(r"\.o$", ".ko", line)
         for line in (order.read_text().split() if order.exists() else [])
@@ -332,8 +344,14 @@ def _built(arch: Arch, path: Path) -> ForeignTree:
         host.run(["depmod", "-b", scratch, release], "listing module dependencies")
 
     entry = cache.entry(f"foreign-{key}", link, needs_mb=20)
-    headers = path if (path / "Module.symvers").exists() else None
-    return ForeignTree(release, image, entry / "lib/modules" / release, key, headers)
+    modular = _is_on(have, "MODULES")
+    headers = path if modular and symbols.exists() else None
+    lacks = (
+        f"its modules are not built: run make -C {path}"
+        if modular
+        else "it has no modules: set CONFIG_MODULES, or compare arms that load none of ours"
+    )
+    return ForeignTree(release, image, entry / "lib/modules" / release, key, headers, lacks)
 
 
 def _modules_of(folder: Path, release: str | None) -> Path:
