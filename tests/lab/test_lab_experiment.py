@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from fake_guests import MORE, WAIT, experiment
 
 from lightsleep.compare.result import Claim, Role
 from lightsleep.errors import WrongUsage
-from lightsleep.lab.boot.machine import ForeignKernel, Machine
+from lightsleep.lab.boot.machine import Devices, ForeignKernel, Machine
 from lightsleep.lab.run.experiment import IDLE_RESIDENCY, NEIGHBOUR_CPU, Arm, adapted
 from lightsleep.lab.run.protocol import machines_of
 
@@ -27,6 +28,11 @@ def control(**changes: Any) -> dict[str, Any]:
     """Return what makes an experiment one whose control is not booted as the baseline is."""
     base, again = Arm("a", "baseline", ""), Arm("c", "control", "")
     return {"arms": (base, dataclasses.replace(again, **changes))}
+
+
+def treated(**changes: Any) -> dict[str, Any]:
+    """Return what makes an experiment one whose arm b has something wrong."""
+    return {"arms": (Arm("a", "baseline", ""), Arm("b", "treatment", "", **changes))}
 
 
 @pytest.mark.parametrize(
@@ -45,10 +51,13 @@ def control(**changes: Any) -> dict[str, Any]:
         (control(modules=("x",)), "c is a control, but modules is not that of a"),
         (control(kernel="6.1"), "c is a control, but kernel is not that of a"),
         (control(spins=True), "c is a control, but spins is not that of a"),
-        (
-            {"arms": (Arm("a", "baseline", ""), Arm("b", "treatment", "", modules=cast(Any, "x")))},
-            "arms: the modules of b are a str, not a tuple: write ('x',)",
-        ),
+        (treated(modules="x"), "arms: the modules of b are a str, not a tuple: write ('x',)"),
+        (treated(append=["nohz=off"]), "arms: append of b is a list, not a str"),
+        (treated(foreign=Path("x")), "arms: foreign of b is a PosixPath, not a ForeignKernel"),
+        ({"devices": ("edu",)}, "devices: a tuple, not Devices(...)"),
+        ({"vcpus": 3, "threads": 2}, "vcpus: 3 CPUs cannot form cores of 2 threads each"),
+        ({"vcpus": 0}, "vcpus: 0 is not above 0"),
+        ({"vcpus": 2, "threads": 0}, "threads: 0 is not above 0"),
         ({"neighbour": "spin fast"}, "neighbour: a str, not a tuple: write each word"),
         ({"rounds": 4}, "rounds: 4 give no 95 % confidence interval: 6 are needed at least"),
         ({"rounds": -3}, "rounds: -3 give no 95 % confidence interval"),
@@ -67,6 +76,24 @@ def control(**changes: Any) -> dict[str, Any]:
 def test_an_experiment_that_could_not_be_run_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         experiment(lambda _: {}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (Devices, {"device": "edu"}, "Devices: device is a str, not a tuple: write ('edu',)"),
+        (Devices, {"netdev": ["user"]}, "Devices: netdev is a list, not a tuple: write ('user',)"),
+        (ForeignKernel, {"tree": "../x"}, "ForeignKernel: tree is no Path: write Path('../x')"),
+        (ForeignKernel, {}, "ForeignKernel: name a tree, or an image and its modules"),
+        (ForeignKernel, {"modules": Path("m")}, "ForeignKernel: name a tree, or an image and"),
+        (ForeignKernel, {"tree": Path("x"), "image": Path("y")}, "ForeignKernel: name a tree, or"),
+    ],
+)
+def test_what_a_guest_could_not_be_made_of_is_refused(
+    kind: Callable[..., object], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        kind(**given)
 
 
 PLAIN, PATCHED = ForeignKernel(tree=Path("plain")), ForeignKernel(tree=Path("patched"))

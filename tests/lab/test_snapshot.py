@@ -53,7 +53,10 @@ def test_what_a_boot_sees_makes_another_kind(other: Hardware) -> None:
         replace(HARDWARE, accelerator=Accelerator("tcg-icount", "a test")),
         replace(HARDWARE, interactive=True),
         replace(HARDWARE, machine=Machine(devices=Devices(drive=("id=d0,scratch=1M",)))),
-        replace(HARDWARE, machine=Machine(foreign=ForeignKernel(Path("bzImage"), Path("m")))),
+        replace(
+            HARDWARE,
+            machine=Machine(foreign=ForeignKernel(image=Path("bzImage"), modules=Path("m"))),
+        ),
     ],
 )
 def test_others_boot_each_time(other: Hardware) -> None:

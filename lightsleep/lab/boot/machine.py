@@ -33,6 +33,17 @@ class Devices:
     a file of this size on the host, of one guest alone."""
     device: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what is no tuple: letters would be taken for items. Raises ValueError."""
+        for option in fields(self):
+            given = getattr(self, option.name)
+            if not isinstance(given, tuple):
+                items = tuple(given) if isinstance(given, list) else (given,)
+                raise ValueError(
+                    f"Devices: {option.name} is a {type(given).__name__}, not a tuple: write "
+                    f"{items}"
+                )
+
     def __add__(self, other: Devices) -> Devices:
         """Return the devices of both."""
         return Devices(*(getattr(self, x.name) + getattr(other, x.name) for x in fields(self)))
@@ -52,6 +63,17 @@ class ForeignKernel:
     image: Path | None = None
     modules: Path | None = None
     """``/lib/modules/RELEASE`` of the image, or the folder in which modules were installed."""
+
+    def __post_init__(self) -> None:
+        """Refuse what names no kernel, or two, and what is no path. Raises ValueError."""
+        for part in fields(self):
+            given = getattr(self, part.name)
+            if not (given is None or isinstance(given, Path)):
+                raise ValueError(
+                    f"ForeignKernel: {part.name} is no Path: write Path({str(given)!r})"
+                )
+        if (self.tree is None) == (self.image is None):
+            raise ValueError("ForeignKernel: name a tree, or an image and its modules")
 
     def options(self) -> Iterator[tuple[str, str]]:
         """Yield the options of the command line that name it."""

@@ -144,18 +144,18 @@ class Experiment:
         if [arm.role for arm in self.arms].count("baseline") != 1:
             raise ValueError("arms: exactly one arm must have the role baseline")
         for arm in self.arms:
-            if arm.role not in get_args(Role):
-                roles = ", ".join(get_args(Role))
-                raise ValueError(
-                    f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}"
-                )
-            if isinstance(arm.modules, str):  # its letters would be taken for modules
-                raise ValueError(
-                    f"arms: the modules of {arm.name} are a str, not a tuple: write "
-                    f"{(arm.modules,) if arm.modules else ()}"
-                )
+            _check_arm(arm)
         if isinstance(self.neighbour, str):
             raise ValueError("neighbour: a str, not a tuple: write each word of the command alone")
+        if not isinstance(self.devices, Devices):
+            raise ValueError(f"devices: a {type(self.devices).__name__}, not Devices(...)")
+        for name, number in (("vcpus", self.vcpus), ("threads", self.threads)):
+            if number < 1:
+                raise ValueError(f"{name}: {number} is not above 0")
+        if self.vcpus % self.threads:
+            raise ValueError(
+                f"vcpus: {self.vcpus} CPUs cannot form cores of {self.threads} threads each"
+            )
         self._check_controls()
         self._check_rounds()
         if not (callable(self.metrics) or isinstance(self.metrics, tuple)):
@@ -244,6 +244,24 @@ class Experiment:
             claims=list(self.claims),
         )
         document.check(empty.document(), FORMAT)
+
+
+def _check_arm(arm: Arm) -> None:
+    """Raise ValueError for an arm of which no guest could be made."""
+    if arm.role not in get_args(Role):
+        roles = ", ".join(get_args(Role))
+        raise ValueError(f"arms: {arm.name} has the role {arm.role!r}, which is none of {roles}")
+    if isinstance(arm.modules, str):  # its letters would be taken for modules
+        raise ValueError(
+            f"arms: the modules of {arm.name} are a str, not a tuple: write "
+            f"{(arm.modules,) if arm.modules else ()}"
+        )
+    for name, kind in (("append", str), ("foreign", ForeignKernel)):
+        given = getattr(arm, name)
+        if given is not None and not isinstance(given, kind):
+            raise ValueError(
+                f"arms: {name} of {arm.name} is a {type(given).__name__}, not a {kind.__name__}"
+            )
 
 
 PATCHED = "patched"
