@@ -398,3 +398,26 @@ def test_a_complaint_as_a_guest_starts_is_told_with_its_arm(
         )
     said = raised.value.format_message()
     assert said == "b: its kernel complained\nthis happened in: boot 1 of 3, start: b"
+
+
+@pytest.mark.parametrize("who", ["b", protocol.NEIGHBOUR])
+def test_a_guest_that_does_not_boot_is_told_with_its_boot(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    def fails(*_: object) -> Guest:
+        raise GuestFailed(f"{who}: not booted within 120 s")
+
+    guests, _ = fakes("a", "b", "c")
+    for guest in guests.values():
+        monkeypatch.setattr(guest, "load", lambda: None, raising=False)
+    monkeypatch.setattr(protocol, "boot_all", fails if who == "b" else lambda *_: guests)
+    monkeypatch.setattr(protocol, "busy_neighbour", fails)
+    monkeypatch.setattr(protocol, "guest_facts", lambda _: {})
+    monkeypatch.setattr(pauses, "read", lambda _: None)
+    hardware: Any = dict.fromkeys("abc", SimpleNamespace(accelerator=Accelerator("tcg", "a test")))
+    machines = {name: Machine() for name in "abc"}
+    beside = experiment(lambda _: {}, neighbour=("spin",))
+    with pytest.raises(GuestFailed) as raised:
+        protocol.run_boot(beside, machines, hardware, ["bca"], quiet(), "boot 5 of 9, ", 6, [])
+    said = raised.value.format_message()
+    assert said == f"{who}: not booted within 120 s\nthis happened in: boot 5 of 9, booting"

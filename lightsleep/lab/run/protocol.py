@@ -352,13 +352,14 @@ def run_boot(
         )
         with progress.boot():
             # In the order of its first round: it is not always the same one that boots last.
-            guests = boot_all(
-                {name: machines[name] for name in order[0]},
-                hardware,
-                stack,
-                lambda what: progress.show(label + what, progress.left_s()),
-                ours,
-            )
+            with telling(f"{label}booting"):
+                guests = boot_all(
+                    {name: machines[name] for name in order[0]},
+                    hardware,
+                    stack,
+                    lambda what: progress.show(label + what, progress.left_s()),
+                    ours,
+                )
             for name in order[0]:
                 # Alone: what a module measures as it is loaded is not disturbed by other guests.
                 with telling(f"{label}start: {name}"), running(guests[name]):
@@ -373,7 +374,8 @@ def run_boot(
             if experiment.neighbour:
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
                 baseline = machines[experiment.baseline.name]
-                neighbour = busy_neighbour(experiment, baseline, stack, ours)
+                with telling(f"{label}booting"):
+                    neighbour = busy_neighbour(experiment, baseline, stack, ours)
         # One CPU more than vCPUs run at once: QEMU has threads for devices, too.
         pids = [guest.vm.process.pid for guest in ours]
         loads = hosttime.Loads(pids, experiment.running_vcpus + 1)
