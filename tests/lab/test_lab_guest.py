@@ -386,6 +386,16 @@ def test_a_guest_that_ended_between_commands_fails_with_its_console(
         runs.kill()
 
 
+@pytest.mark.parametrize("name", ["menu/teo", "/", "../x", "x" * 1000, "\N{SNOWMAN}" * 1000])
+def test_a_console_is_kept_whatever_its_arm_is_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest, "LOGS", tmp_path / "logs")
+    files = [guest.keep(log, name) for log in ("first", "second")]
+    assert [file.read_text() for file in files] == ["first", "second"]
+    assert sorted((tmp_path / "logs").iterdir()) == files
+
+
 def test_the_command_that_repeats_a_guest_names_its_accelerator() -> None:
     assert "--accel tcg-icount" in Machine(accel="tcg-icount").command()
     assert "--accel" not in Machine().command()

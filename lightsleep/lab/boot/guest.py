@@ -58,6 +58,9 @@ OF_KERNEL = re.compile(r"Linux version |^\[ *\d+\.\d{6}\]", re.MULTILINE)
 """What a kernel prints, and no firmware: its first line, or the times of all of them. That line may
 be lost where many others came before the console did."""
 
+NAME = 50
+"""Characters of a guest's name in that of its log. A file's name has at most 255 bytes."""
+
 SHOWN = 25
 SAID = 5
 """Lines of a console that an error message shows, and of what QEMU itself said."""
@@ -489,8 +492,12 @@ class Guest:
 
 
 def keep(log: str, name: str) -> Path:
-    """Write a console's log to a file of its own and return its path."""
+    """Write a console's log to a file of its own and return its path.
+
+    An arm may be called anything: its file has the beginning of its name, and no folder.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
+    name = name.replace("/", "-")[:NAME]
     for number in itertools.count(1):
         with contextlib.suppress(FileExistsError):
             path = LOGS / f"{name}-{number}.console.log"
