@@ -438,7 +438,7 @@ def outcome(found: ClaimAnalysis) -> str:
         said = with_interval(comparison, as_one(found.metrics, found.unit))
         return f"{found.outcome}: {said}{mark}"
     if found.from_bounds:
-        return f"{found.outcome}: {_from_bounds(found)}"
+        return f"{found.outcome}: {_from_bounds(found)}{mark}"
     ends = comparison.effect
     if comparison.ratio:
         low, value, high = _beside_bounds(found.claim, ends, units.factor)

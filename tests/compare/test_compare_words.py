@@ -433,6 +433,18 @@ def test_a_bound_of_counts_that_may_be_0_is_judged_by_differences(
     assert [x["bound"] for x in claim["from_bounds"]] == sorted(bounds.values())
 
 
+def test_a_bound_that_is_judged_by_differences_is_marked_too() -> None:
+    result = made_up(n=18, metrics=1)
+    (metric,) = result.metrics.values()
+    metric.samples["stock"] = [9.0, 8.0, 10.0, 9.0, 6.0, 12.0] * 3
+    metric.samples["lightsleep"] = [0.0, 7.0, 9.0, 8.0, 5.0, 11.0] * 3
+    metric.samples["control"] = [6.0, 12.0, 9.0, 8.0, 10.0, 9.0] * 3
+    result.claims = [Claim("lightsleep", "stock", tuple(result.metrics), at_most=1)]
+    (found,) = judge_claims(result)
+    assert found.could_be_missed(found.comparison)
+    assert outcome(found).endswith(") †")
+
+
 @pytest.mark.parametrize(("theirs", "ours"), [(0.0, 1.0), (1.0, -1.0)])
 def test_a_bound_without_a_meaning_is_not_judged(theirs: float, ours: float) -> None:
     result = made_up(n=18, metrics=1)
