@@ -16,19 +16,24 @@
  *
  * The rule: where at least a quarter of the time polled fell into gaps, or a
  * quarter of all time was stolen by the hypervisor's account, the CPU does not
- * poll for a second. The question is asked anew after each 40 ms polled, and
- * evidence is forgotten after a second. The gaps of one poll count for 5 ms at most, and
- * the longest time in the account not at all. So neither one stolen time slice,
+ * poll for a second. The question is asked anew after each 60 ms polled, and
+ * evidence is forgotten after a second. The gaps of one poll count for 7 ms at most, and
+ * the longest time in the account not at all. So neither one stolen time slice or two,
  * nor a guest that was stopped for a while, nor the sum of a quiet hour is a first answer.
- * Gaps of 10 ms are an answer at once, however short the polls between them: the rest
- * of the 40 ms could not change it.
+ * Gaps of 15 ms are an answer at once, however short the polls between them: the rest
+ * of the 60 ms could not change it.
  *
  * During a pause nothing is judged, for there are no polls to judge by. To ask again
- * delays what the CPU waits for. So in the first 20 ms polled after a pause, half of the
- * evidence is enough for the same answer: gaps of 5 ms. And where the same answer follows,
- * the next pause is four times as long, up to 16 s. An overcommitted host then loses
- * at most 40 ms in 16 s to each such CPU, a quarter of a percent. After an answer that the
- * host is free, or a minute without any, pauses begin with one second again.
+ * delays what the CPU waits for. So in the first 30 ms polled after a pause, half of the
+ * evidence is enough for the same answer: gaps of 7.5 ms, which are two slices at least. And
+ * where the same answer follows, the next pause is four times as long, up to 16 s. An
+ * overcommitted host then loses at most 60 ms in 16 s to each such CPU, less than half a
+ * percent. After an answer that the host is free, or a minute without any, pauses begin with
+ * one second again.
+ *
+ * If one poll counted for 5 ms at most, a host that takes every other 20 ms would seem to
+ * take 5 of 25. If two slices were enough, one that takes 5 % of the time, at random, would
+ * now and then seem to take a quarter.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -41,10 +46,10 @@
 #include <linux/minmax.h>
 #include <linux/types.h>
 
-#define EVIDENCE_NS		40000000ULL	/* 40 ms */
-#define AGAIN_NS		20000000ULL	/* 20 ms polled after a pause */
+#define EVIDENCE_NS		60000000ULL	/* 60 ms */
+#define AGAIN_NS		30000000ULL	/* 30 ms polled after a pause */
 #define WINDOW_NS		1000000000ULL	/* 1 s */
-#define GAP_MAX_NS		5000000ULL	/* 5 ms */
+#define GAP_MAX_NS		7000000ULL	/* 7 ms: below a quarter of AGAIN_NS */
 #define STOLEN_SHARE		4
 #define PAUSE_MIN_NS		1000000000ULL	/* 1 s */
 #define PAUSE_FACTOR		4
