@@ -161,6 +161,38 @@ def test_a_host_that_takes_little_is_polled_on_most_of_the_time(
     assert paused_s / (20 * 60) < 0.25
 
 
+@pytest.mark.parametrize("polls_pct", [1, 3, 20])
+@pytest.mark.parametrize(("every_s", "at_most"), [(20, 0.1), (60, 0.05)])
+def test_a_second_of_host_load_now_and_then_costs_about_a_second(
+    every_s: int, at_most: float, polls_pct: int
+) -> None:
+    """However little the CPU polls: the time between is enough to find the host free."""
+    host = Host()
+    begin_ns, paused_ns, ran_ns = host.now_ns, 0, 200 * US
+    while host.now_ns - begin_ns < 1800 * SECOND:
+        if host.contended:
+            paused_ns += host.seen.until_ns - host.now_ns
+            host.now_ns = host.seen.until_ns
+        passed_ns = host.now_ns - begin_ns
+        busy = passed_ns % (every_s * SECOND) < SECOND and passed_ns // (4 * MS) % 2
+        host.poll(ran_ns, 4 * MS if busy else 0, apart_ns=ran_ns * (100 - polls_pct) // polls_pct)
+    assert paused_ns / (1800 * SECOND) < at_most
+
+
+@pytest.mark.parametrize("polls_pct", [1, 3, 20])
+def test_a_host_that_stays_busy_has_pauses_nearly_all_of_the_time(polls_pct: int) -> None:
+    rng = random.Random(1)
+    host = Host()
+    begin_ns, paused_ns = host.now_ns, 0
+    while host.now_ns - begin_ns < 600 * SECOND:
+        if host.contended:
+            paused_ns += host.seen.until_ns - host.now_ns
+            host.now_ns = host.seen.until_ns
+        gap_ns = 4 * MS if rng.random() < 0.3 else 0
+        host.poll(1 * MS, gap_ns, apart_ns=(100 - polls_pct) * MS // polls_pct)
+    assert paused_ns / (600 * SECOND) > 0.85
+
+
 @pytest.mark.parametrize(("own_ms", "taken_ms"), [(4, 4), (4, 12), (12, 12), (15, 15), (20, 10)])
 def test_a_host_that_takes_a_third_and_more_is_found_soon_whatever_its_slices(
     own_ms: int, taken_ms: int
@@ -222,8 +254,8 @@ def test_pauses_that_are_minutes_apart_do_not_add_up() -> None:
             host.poll(1 * MS, 3 * MS)
         assert host.seen.until_ns - host.now_ns == SECOND
         host.now_ns = host.seen.until_ns
-        for _ in range(120):  # too little is polled for an answer
-            host.poll(1 * MS, 0, apart_ns=SECOND)
+        for _ in range(59):  # too little is polled to find the host free
+            host.poll(1 * MS, 0, apart_ns=SECOND + 50 * MS)
 
 
 def test_a_pause_ends_although_the_host_goes_on_taking_time_from_a_busy_cpu() -> None:

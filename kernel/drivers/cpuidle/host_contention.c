@@ -28,8 +28,9 @@
  * evidence is enough for the same answer: gaps of 7.5 ms, which are two slices at least. And
  * where the same answer follows, the next pause is four times as long, up to 16 s. An
  * overcommitted host then loses at most 60 ms in 16 s to each such CPU, less than half a
- * percent. After an answer that the host is free, or a minute without any, pauses begin with
- * one second again.
+ * percent. Once 60 ms were polled after a pause without the answer, the host is found free, and
+ * pauses begin with one second again. These 60 ms may take longer than a second: most CPUs poll
+ * less than that in one. So does a minute without an answer, however little was polled.
  *
  * If one poll counted for 5 ms at most, a host that takes every other 20 ms would seem to
  * take 5 of 25. If two slices were enough, one that takes 5 % of the time, at random, would
@@ -68,7 +69,8 @@ static void begin_window(struct host_contention *hc, u64 now_ns)
 static bool poll_gaps_exceed(const struct host_contention *hc)
 {
 	u64 polled_ns = hc->ran_ns + hc->gap_ns;
-	u64 enough_ns = hc->again_ns ? AGAIN_NS : EVIDENCE_NS;
+	bool again = hc->pause_ns && hc->judged_ns < AGAIN_NS;
+	u64 enough_ns = again ? AGAIN_NS : EVIDENCE_NS;
 
 	return hc->gap_ns >= max(polled_ns, enough_ns) / STOLEN_SHARE;
 }
@@ -99,26 +101,25 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 		return;
 	}
 
+	gap_ns = min(gap_ns, GAP_MAX_NS);
 	hc->ran_ns += ran_ns;
-	hc->gap_ns += min(gap_ns, GAP_MAX_NS);
+	hc->gap_ns += gap_ns;
 	hc->account_ns += account_ns;
 	hc->account_max_ns = max(hc->account_max_ns, account_ns);
 
-	if (now_ns - hc->until_ns > FORGET_NS) {
+	if (now_ns - hc->until_ns > FORGET_NS)
 		hc->pause_ns = 0;
-		hc->again_ns = 0;
-	}
 	if (poll_gaps_exceed(hc) || steal_account_exceeds(hc, now_ns)) {
 		hc->pause_ns = clamp(PAUSE_FACTOR * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;
-		hc->again_ns = AGAIN_NS;
+		hc->judged_ns = 0;
 		begin_window(hc, now_ns);
 		return;
 	}
-	hc->again_ns -= min(hc->again_ns, ran_ns + min(gap_ns, GAP_MAX_NS));
-	if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS) {
+	hc->judged_ns += ran_ns + gap_ns;
+	if (hc->judged_ns >= EVIDENCE_NS)
 		hc->pause_ns = 0;
+	if (hc->ran_ns + hc->gap_ns >= EVIDENCE_NS)
 		begin_window(hc, now_ns);
-	}
 }

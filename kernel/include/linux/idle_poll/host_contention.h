@@ -26,7 +26,7 @@
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
  * @pauses: how many there were
- * @again_ns: time left to poll in which half of the evidence is enough for the same answer
+ * @judged_ns: time polled since the last one, gaps included, that was no reason for another
  */
 struct host_contention {
 	u64 window_start_ns;
@@ -38,7 +38,7 @@ struct host_contention {
 	u64 until_ns;
 	u64 pause_ns;
 	u64 pauses;
-	u64 again_ns;
+	u64 judged_ns;
 };
 
 void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64 gap_ns,
