@@ -145,3 +145,39 @@ def test_debugfs_says_what_the_last_measurement_says(
     lines = text(LIB.shown()).splitlines()
     assert len(lines) == 5
     assert lines[-1] == f"5 s ago: {said}"
+
+
+# Where polls made wakeups slower, no CPU polls until three bounds refute it.
+
+HARMED = "0 ns is assumed{}, as polls made wakeups slower before"
+
+
+def test_log_and_debugfs_say_that_polls_did_harm_until_noise_refutes_it() -> None:
+    LIB.measure(0, -20 * US, US)
+    LIB.measure(0, 10 * US, 30 * US)
+    LIB.its_time_comes()
+    assert text(LIB.log_line).endswith(f"s, and {HARMED.format(' until then')}\n")
+    assert text(LIB.shown()).endswith(f"at most 40000 ns; {HARMED.format('')}\n")
+    assert (LIB.cost_ns(), LIB.advertised_ns) == (0, 0)
+    LIB.its_time_comes()
+    assert text(LIB.log_line).endswith(f"s, and {ASSUMED_NS} ns is assumed until then\n")
+    assert text(LIB.shown()).endswith("at most 40000 ns\n")
+    assert (LIB.cost_ns(), LIB.advertised_ns) == (ASSUMED_NS, ASSUMED_NS)
+
+
+def test_a_busy_machine_does_not_hide_that_polls_did_harm() -> None:
+    LIB.measure(0, -20 * US, US)
+    LIB.measure_found(BUSY)
+    LIB.its_time_comes()
+    assert "the machine is busy" in text(LIB.log_line)
+    assert text(LIB.log_line).endswith(f"s, and {HARMED.format(' until then')}\n")
+
+
+def test_the_log_says_once_that_polls_do_harm() -> None:
+    LIB.measure(0, -20 * US, US)
+    before = LIB.warnings
+    LIB.its_time_comes()
+    assert "polls make wakeups slower (error -16)" in text(LIB.log_line)
+    assert text(LIB.log_line).endswith("s, and 0 ns is assumed until then\n")
+    LIB.its_time_comes()
+    assert LIB.warnings == before + 1

@@ -94,6 +94,26 @@ def test_where_polls_do_harm_nothing_is_assumed_before_there_is_a_figure(
     assert machine.figures_us == (50, 100)
 
 
+def test_three_bounds_in_a_row_refute_that_polls_do_harm(machine: Machine) -> None:
+    machine.finds((-20, 1))
+    figures = []
+    for _ in range(3):
+        machine.fails()  # which says nothing, for or against
+        assert machine.finds((10, 30)) == -errno.ENODATA
+        figures.append(machine.figures_us)
+    assert figures == [(0, 0), (0, 0), (25, 25)]
+    machine.finds((-20, 1))
+    assert machine.figures_us == (0, 0)
+
+
+def test_bounds_between_measurements_that_find_harm_refute_nothing(machine: Machine) -> None:
+    for _ in range(5):
+        machine.finds((-20, 1))
+        machine.finds((10, 30))
+        machine.finds((1, 2))
+        assert machine.figures_us == (0, 0)
+
+
 def test_once_there_is_a_figure_a_failure_changes_nothing(machine: Machine) -> None:
     machine.finds((50, 1))
     assert machine.finds((-20, 1)) == -errno.EBUSY

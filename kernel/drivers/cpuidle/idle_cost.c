@@ -54,6 +54,7 @@
 #define PROBE_PRICE_MAX_NS	(TICK_NSEC / 2ULL)
 
 #define CANNOT_TELL		"cannot tell it from 0; at most "
+#define WAS_HARMFUL		", as polls made wakeups slower before"
 
 /* Guards all below, and the measurement. */
 static DEFINE_MUTEX(cost_mutex);
@@ -244,14 +245,17 @@ static void log_result(const struct halt_cost measured[HALT_COST_SLEEPS])
 /* A measurement that came to its end. */
 static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 {
+	bool was_harmful = machine.harmful;
 	int ret = machine_cost_add(&machine, measured);
 
 	memcpy(costs, measured, sizeof(costs));
 	costs_jiffies = jiffies;
 	publish();
+	/* What the log said before is no longer so. */
+	if (!ret || (was_harmful && !machine.harmful))
+		WRITE_ONCE(reported, 0);
 	if (ret)
 		return ret;
-	WRITE_ONCE(reported, 0);
 	if (!quiet)
 		log_result(measured);
 	return 0;
@@ -362,9 +366,10 @@ static void report(int error)
 		return;
 	}
 	scnprintf(at_most, sizeof(at_most), CANNOT_TELL "%llu ns", READ_ONCE(machine.bound_ns));
-	pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then\n",
+	pr_warn("cannot measure the halt cost: %s (error %d); the next attempt is in %lu s, and %llu ns is assumed until then%s\n",
 		error == -ENODATA ? at_most : reason(error), error == -ENODATA ? -EAGAIN : error,
-		calibrate_wait / HZ, READ_ONCE(machine.cost_ns));
+		calibrate_wait / HZ, READ_ONCE(machine.cost_ns),
+		error != -EBUSY && READ_ONCE(machine.harmful) ? WAS_HARMFUL : "");
 }
 
 static void calibrate_again(struct work_struct *work);
@@ -427,7 +432,8 @@ static int halt_cost_show(struct seq_file *file, void *unused)
 	if (ret == -EBUSY)
 		seq_printf(file, "%s\n", reason(ret));
 	else
-		seq_printf(file, "%s%llu ns\n", is_bound ? CANNOT_TELL : "", cost_ns);
+		seq_printf(file, "%s%llu ns%s\n", is_bound ? CANNOT_TELL : "", cost_ns,
+			   machine.harmful ? "; 0 ns is assumed" WAS_HARMFUL : "");
 out_unlock:
 	mutex_unlock(&cost_mutex);
 	return 0;

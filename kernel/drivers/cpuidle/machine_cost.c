@@ -15,8 +15,10 @@
  * programs. So after a measurement without a result ASSUMED_COST_NS is used until there is
  * one, or the bound of the latest that noise drowned, if that is lower: times the default
  * weight, it makes a missed wakeup as dear as 100 us of polling, which is how long the
- * first proposal for arm64 polled. If the first measurement says that polls make wakeups
- * slower, the cost stays 0 until another one has a figure: somebody else wants the core.
+ * first proposal for arm64 polled. If a measurement says that polls make wakeups slower
+ * before there is a result, the cost is 0 from then on: somebody else wants the core. It stays
+ * so until another one has a figure, or three in a row have a bound: these no longer found any
+ * harm.
  * Later on a failed measurement changes nothing: the programs and host_contention.c notice
  * such a host.
  *
@@ -132,18 +134,32 @@ static void add_result(struct machine_cost *mc, const struct halt_cost measured[
 	WRITE_ONCE(mc->results, mc->results + 1);
 	WRITE_ONCE(mc->bound_ns, 0);
 	mc->refuted = 0;
-	mc->harmful = false;
+	WRITE_ONCE(mc->harmful, false);
 }
 
-/* Three that refute the figure are more than bad luck: it is from before a live migration, say. */
+/*
+ * Three that refute the figure are more than bad luck: it is from before a live migration, say.
+ * And so it is with three that refute harm, from when the machine booted.
+ */
 static void add_bound(struct machine_cost *mc, u64 most_ns)
 {
+	bool refutes = mc->harmful || (mc->results && most_ns < mc->cost_ns);
+
 	WRITE_ONCE(mc->bound_ns, most_ns);
-	mc->refuted = mc->results && most_ns < mc->cost_ns ? mc->refuted + 1 : 0;
+	mc->refuted = refutes ? mc->refuted + 1 : 0;
 	if (mc->refuted < REFUTED_TIMES)
 		return;
 	WRITE_ONCE(mc->results, 0);
 	mc->refuted = 0;
+	WRITE_ONCE(mc->harmful, false);
+}
+
+static void add_harm(struct machine_cost *mc)
+{
+	if (mc->results)
+		return;
+	mc->refuted = 0;
+	WRITE_ONCE(mc->harmful, true);
 }
 
 /**
@@ -185,7 +201,8 @@ int machine_cost_add(struct machine_cost *mc, const struct halt_cost measured[HA
 	}
 	if (ret == -ENODATA)
 		add_bound(mc, cost_ns);
-	mc->harmful |= ret == -EBUSY && !mc->results;
+	else
+		add_harm(mc);
 	machine_cost_assume(mc);
 	return ret;
 }

@@ -21,8 +21,9 @@
  * @bound_ns: what the cost is at most, by the latest measurement; 0 if that has a result, or no
  *	bound
  * @results_ns: the latest results, as a ring
- * @refuted: how many of the latest measurements in a row have a bound below @cost_ns
- * @harmful: before there was a result, polls made wakeups slower
+ * @refuted: how many of the latest measurements in a row have a bound below @cost_ns, or one at
+ *	all while @harmful
+ * @harmful: before there was a result, polls made wakeups slower, which is not refuted
  */
 struct machine_cost {
 	u64 cost_ns;
