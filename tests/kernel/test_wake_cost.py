@@ -287,11 +287,18 @@ class Probe:
         self.state = FFI.new("struct wake_cost_probe *")
         self.now_ns, self.hits = now_ns, 0
 
-    def look(self, cycles: int, hits: int = 0, pointless: bool = False, after: int = S) -> bool:
+    def look(
+        self,
+        cycles: int,
+        hits: int = 0,
+        answered: bool = False,
+        after: int = S,
+        asked: bool = True,
+    ) -> bool:
         self.now_ns += after
         self.wc.cycles += cycles
         self.hits += hits
-        on: bool = LIB.wake_cost_probe(self.state, self.wc, self.now_ns, self.hits, pointless)
+        on: bool = LIB.wake_cost_probe(self.state, self.wc, self.now_ns, self.hits, answered, asked)
         return on
 
 
@@ -313,20 +320,21 @@ def test_a_cpu_without_an_answer_probes_ever_more_rarely(cost_us: int, length_s:
 
 
 @pytest.mark.parametrize(
-    ("what", "cycles", "hits", "pointless", "cost_ns"),
+    ("what", "cycles", "hits", "answered", "asked", "cost_ns"),
     [
-        ("too few cycles for an answer in time", 725, 0, False, 0),
-        ("polls that catch most wakeups", 1000, 750, False, 0),
-        ("an answer", 1000, 0, True, 0),
-        ("no wakeup at all", 0, 0, False, 0),
-        ("halts so dear that an answer takes too long", 1000, 0, False, 1001 * US),
+        ("too few cycles for an answer in time", 725, 0, False, True, 0),
+        ("polls that catch most wakeups", 1000, 750, False, True, 0),
+        ("an answer", 1000, 0, True, True, 0),
+        ("nobody asks", 1000, 0, False, False, 0),
+        ("no wakeup at all", 0, 0, False, True, 0),
+        ("halts so dear that an answer takes too long", 1000, 0, False, True, 1001 * US),
     ],
 )
 def test_no_probe_where_none_is_needed(
-    what: str, cycles: int, hits: int, pointless: bool, cost_ns: int
+    what: str, cycles: int, hits: int, answered: bool, asked: bool, cost_ns: int
 ) -> None:
     probe = Probe(cost_ns=cost_ns)
-    assert not any(probe.look(cycles, hits, pointless) for _ in range(600)), what
+    assert not any(probe.look(cycles, hits, answered, asked=asked) for _ in range(600)), what
 
 
 @pytest.mark.parametrize("cost_us", [0, 20, 50, 200, 1000])
@@ -345,7 +353,7 @@ def answered_for(seconds: int) -> list[bool]:
     """A CPU whose probes bring an answer in their first second, which holds for so long."""
     probe, left, on = Probe(), 0, []
     for _ in range(7200):
-        on.append(probe.look(1000, pointless=left > 0))
+        on.append(probe.look(1000, answered=left > 0))
         left = seconds if on[-1] else left - 1
     return on
 
@@ -361,7 +369,7 @@ def test_an_answer_that_holds_ends_the_long_waits() -> None:
     while not probe.look(1000):
         pass
     for _ in range(HELD_S + 1):
-        assert not probe.look(1000, 900, pointless=True)
+        assert not probe.look(1000, 900, answered=True)
     # Gone again: not at once, but soon.
     on = [probe.look(1000) for _ in range(12)]
     assert on.index(True) == WAIT_MIN * 3 - 1
@@ -379,26 +387,59 @@ def test_a_load_that_ends_in_a_probe_says_nothing_of_the_next() -> None:
     assert set(waits) == {WAIT_MIN * CYCLES_NS}
 
 
+def test_nor_does_one_in_which_the_host_needs_the_core() -> None:
+    probe, waits = Probe(), []
+    for _ in range(10):
+        while not probe.look(1000):
+            pass
+        assert not probe.look(1000, asked=False)
+        waits.append(probe.state.wait_ns)
+    assert set(waits) == {WAIT_MIN * CYCLES_NS}
+
+
+def test_time_in_which_nobody_asks_is_no_time_for_which_an_answer_holds() -> None:
+    probe = Probe()
+    for _ in range(700):
+        probe.look(1000)
+    while not probe.look(1000):
+        pass
+    probe.look(1000, 900, answered=True)
+    long_ns = probe.state.wait_ns
+    assert long_ns > WAIT_MIN * CYCLES_NS
+    for answered in (False, True):
+        for _ in range(HELD_S + 1):
+            probe.look(1000, answered=answered, asked=False)
+    for _ in range(HELD_S - 1):
+        probe.look(1000, answered=True)
+        assert probe.state.wait_ns == long_ns
+    probe.look(1000, answered=True)
+    assert probe.state.wait_ns == 0
+
+
 @given(
     start=st.integers(0, 2**62),
     cost_ns=st.integers(0, U32_MAX),
     steps=st.lists(
         st.tuples(
-            st.integers(0, 2**40), st.integers(0, 2**33), st.integers(0, 2**33), st.booleans()
+            st.integers(0, 2**40),
+            st.integers(0, 2**33),
+            st.integers(0, 2**33),
+            st.booleans(),
+            st.booleans(),
         ),
         max_size=50,
     ),
 )
 @settings(deadline=None)
 def test_extremes_of_probes(
-    start: int, cost_ns: int, steps: list[tuple[int, int, int, bool]]
+    start: int, cost_ns: int, steps: list[tuple[int, int, int, bool, bool]]
 ) -> None:
     """No step and no count, however large, makes a CPU probe that need not."""
     probe = Probe(start, cost_ns)
     was_on = False
-    for after, hits, halts, pointless in steps:
-        on = probe.look(hits + halts, hits, pointless, after)
-        assert not (on and pointless)
+    for after, hits, halts, answered, asked in steps:
+        on = probe.look(hits + halts, hits, answered, after, asked)
+        assert not (on and (answered or not asked))
         if on and not was_on:
             assert hits + halts > 0
             # Enough for an answer, and 1000 s count for no more.

@@ -318,10 +318,11 @@ static bool update_estimate(struct program_cost *pc, const struct program_cost_i
 bool program_cost_update(struct program_cost *pc, const struct program_cost_input *in)
 {
 	bool harms = update_estimate(pc, in);
-	bool pointless = harms || program_cost_heard(pc) || !in->learns || !in->machine_ns;
+	bool answered = harms || program_cost_heard(pc);
+	bool asked = in->learns && in->machine_ns;
 	bool was_on = pc->probe.on;
 
-	wake_cost_probe(&pc->probe, &pc->wake_cost, in->now_ns, in->hits, pointless);
+	wake_cost_probe(&pc->probe, &pc->wake_cost, in->now_ns, in->hits, answered, asked);
 	/* What shorter polls found must not decide about longer ones, nor the other way round. */
 	if (pc->probe.on != was_on && !pc->estimated)
 		forget(pc);

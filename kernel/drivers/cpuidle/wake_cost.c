@@ -77,7 +77,8 @@
  * and doubles with each, up to 50 times. It is short again once an answer has held for a
  * minute. One that was gone sooner is no better than none, and so is one that says that these
  * polls do harm, which is not held against shorter ones. A load that ends in a probe says
- * nothing of probes, and leaves the wait as it is.
+ * nothing of probes, and leaves the wait as it is. So does a probe that ends early because the
+ * host needs the core: nobody is asked then. Nor does an answer hold in that time.
  *
  * Everything here is integer arithmetic without side effects, so the same file
  * runs in the kernel and in unit tests.
@@ -357,14 +358,15 @@ static void end_probe(struct wake_cost_probe *probe, u64 now_ns, bool in_vain)
  * @wc: its experiment
  * @now_ns: the time, by any clock that does not step back
  * @hits: wakeups from a poll by now
- * @pointless: the programs have an answer, or are not asked
+ * @answered: the programs have an answer
+ * @asked: they are asked, as the price decides for how long the CPU polls
  *
  * To be called about once a second.
  *
  * Return: true while it is to count WAKE_COST_PROBE_PRICE times as much.
  */
 bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
-		     u64 hits, bool pointless)
+		     u64 hits, bool answered, bool asked)
 {
 	u64 cycles = READ_ONCE(wc->cycles), cost_ns = READ_ONCE(wc->halt_cost_ns);
 	u64 new_cycles = cycles - probe->seen_cycles, new_hits = hits - probe->seen_hits;
@@ -375,11 +377,13 @@ bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, 
 	probe->seen_hits = hits;
 
 	if (probe->on) {
-		if (pointless || now_ns - probe->begun_ns >= probe->length_ns)
+		if (answered || !asked || now_ns - probe->begun_ns >= probe->length_ns)
 			end_probe(probe, now_ns,
-				  pointless || cycles - probe->begun_cycles >= PROBE_CYCLES);
+				  answered || cycles - probe->begun_cycles >= PROBE_CYCLES);
 		probe->needed_ns = now_ns;
-	} else if (pointless) {
+	} else if (answered || !asked) {
+		if (!asked)
+			probe->needed_ns += elapsed_ns;
 		if (now_ns - probe->needed_ns >= PROBE_HELD_NS)
 			probe->wait_ns = 0;
 		/* An answer may be gone for a moment only. */

@@ -80,7 +80,7 @@ struct wake_cost_estimate {
  * @length_ns: how long the last one was to be
  * @wait_ns: how long to wait after it, 0 after an answer that held
  * @next_ns: no other one begins before this
- * @needed_ns: when there was last no answer, and somebody to ask
+ * @needed_ns: when there was last no answer; time since then in which nobody asked is added
  * @seen_ns: when it was looked at last
  * @seen_cycles: cycles by then
  * @seen_hits: and hits
@@ -109,7 +109,7 @@ bool wake_cost_are_hits(u64 polls, u64 hits);
 bool wake_cost_tells(u64 polls, u64 hits, u32 aborts);
 bool wake_cost_is_conclusive(const struct wake_cost_estimate *estimate, bool tells);
 bool wake_cost_probe(struct wake_cost_probe *probe, const struct wake_cost *wc, u64 now_ns,
-		     u64 hits, bool pointless);
+		     u64 hits, bool answered, bool asked);
 
 /* Cycles of a kind that are no older than they may be. The CPU counts on meanwhile. */
 static inline u32 wake_cost_fresh(const struct wake_cost *wc, enum wake_cost_kind kind)
