@@ -273,3 +273,21 @@ def test_the_machine_is_not_measured_where_a_quarter_of_its_cpus_want_for_cores(
         library.contend(cpu, SECOND)
         library.judge()
     assert not library.measures()
+
+
+def test_nor_where_their_pauses_outlast_what_counts_for_the_host(library: Any) -> None:
+    """It counts as short for 16 s; a pause that began later goes on after that."""
+    library.begin(2)
+
+    def contend_all(seconds: int) -> None:
+        for cpu in range(2):
+            library.contend(cpu, seconds * SECOND)
+            library.judge()
+
+    contend_all(1)
+    library.idle(5 * SECOND, 0)
+    contend_all(16)
+    library.idle(12 * SECOND, 0)
+    assert not library.measures()
+    library.idle(5 * SECOND, 0)
+    assert library.measures()

@@ -154,19 +154,25 @@ static void count_wait(struct lightsleep *ls, enum idle_wait how, u64 *statistic
 		ls->cost.forced_waits++;
 }
 
+/* How many CPUs find their host short of cores now? Any context; single words are read. */
+static unsigned int contended_cpus(u64 now_ns)
+{
+	unsigned int cpu, contended = 0;
+
+	for_each_online_cpu(cpu)
+		contended += host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns);
+	return contended;
+}
+
 /*
  * A CPU has found its host short of cores, and does not poll for a second or more. How many
  * have? Idle, interrupts off; rare, so reading all CPUs' words costs little.
  */
 static void judge_host(u64 now_ns)
 {
-	unsigned int cpu, contended = 0;
-
 	if (host_is_short(&lightsleep_host, now_ns))
 		return;
-	for_each_online_cpu(cpu)
-		contended += host_contended(&per_cpu_ptr(lightsleep, cpu)->contention, now_ns);
-	host_short_judge(&lightsleep_host, now_ns, contended, num_online_cpus());
+	host_short_judge(&lightsleep_host, now_ns, contended_cpus(now_ns), num_online_cpus());
 }
 
 /* An idle period of @idle_ns is over; the last call was @residency_ns of it. */
@@ -516,13 +522,17 @@ static bool polling_stopped(void)
 }
 
 /*
- * A measurement polls, too: not while the host is short of cores. A single CPU that finds so
- * decides nothing for the others, and is measured. Mode fixed heeds no host.
+ * A measurement polls, too: not while the host is short of cores, nor while enough pauses go on
+ * after the time for which that counts. A single CPU that finds so decides nothing for the
+ * others, and is measured. Mode fixed heeds no host.
  */
 static bool polling_paused(void)
 {
+	u64 now_ns = lightsleep_clock_ns();
+
 	return lightsleep_mode() == MODE_ADAPTIVE &&
-	       host_is_short(&lightsleep_host, lightsleep_clock_ns());
+	       (host_is_short(&lightsleep_host, now_ns) ||
+		host_contention_is_general(contended_cpus(now_ns), num_online_cpus()));
 }
 
 static struct idle_cost_ops cost_ops = {
