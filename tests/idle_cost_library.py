@@ -10,6 +10,7 @@ from kernel_library import simulated
 NEEDS = ("machine_cost", "poll_limit", "program_cost", "wake_cost")
 
 # As far as the file needs them: one CPU, nothing runs by itself, and time goes on when it is told.
+# Threads of Python may ask for measurements at a time.
 HEADERS = {
     "asm/barrier.h": """
 #define smp_load_acquire(p) READ_ONCE(*(p))
@@ -41,9 +42,18 @@ extern unsigned long jiffies;
 #define scnprintf snprintf
 """,
     "linux/mutex.h": """
-#define DEFINE_MUTEX(name) int name
-#define mutex_lock(mutex) ((void)(mutex))
-#define mutex_unlock(mutex) ((void)(mutex))
+#include <pthread.h>
+#define ERESTARTSYS 512
+extern bool is_killed;
+extern int writers;
+#define DEFINE_MUTEX(name) pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER
+#define mutex_lock(mutex) pthread_mutex_lock(mutex)
+#define mutex_unlock(mutex) pthread_mutex_unlock(mutex)
+static inline int mutex_lock_interruptible(pthread_mutex_t *mutex)
+{
+	__atomic_add_fetch(&writers, 1, __ATOMIC_SEQ_CST);
+	return is_killed ? -EINTR : pthread_mutex_lock(mutex);
+}
 """,
     "linux/sched.h": """
 #define cond_resched() do { } while (0)
@@ -72,6 +82,7 @@ extern unsigned long next_in;
 SOURCE = """
 #include <errno.h>
 #include <stddef.h>
+#include <unistd.h>
 #include <linux/minmax.h>
 char log_line[500];
 int warnings;
@@ -92,9 +103,15 @@ bool halt_cost_may_use(unsigned int cpu) { return true; }
 static struct halt_cost found_ns[HALT_COST_SLEEPS];
 static int ends_with;
 int measurements;
+bool is_killed;
+int writers, ends_after_writers;
 int halt_cost_measure(const struct halt_cost_ops *of, struct halt_cost found[HALT_COST_SLEEPS])
 {
+	int n;
+
 	measurements++;
+	for (n = 0; n < 5000 && __atomic_load_n(&writers, __ATOMIC_SEQ_CST) < ends_after_writers; n++)
+		usleep(1000);
 	memcpy(found, found_ns, sizeof(found_ns));
 	return ends_with;
 }
@@ -135,7 +152,8 @@ void begin(void)
 	ops = &test_ops;
 	running = true;
 	memset(&machine, 0, sizeof(machine));
-	is_stopped = is_paused = learns_nothing = false;
+	is_stopped = is_paused = learns_nothing = is_killed = false;
+	writers = ends_after_writers = 0;
 	reported = 0;
 	warnings = 0;
 	calibrate_wait = 0;
@@ -274,6 +292,7 @@ uint64_t idle_cost_machine_ns(void);
 unsigned int live_second(const uint64_t *wait_ns, int waits, uint64_t work_ns, uint64_t halt_ns);
 extern uint64_t advertised_ns; extern unsigned long next_in;
 extern bool is_stopped, is_paused, learns_nothing; extern int measurements, warnings;
+extern bool is_killed; extern int writers, ends_after_writers; /* of calibrate */
 unsigned int its_time_comes(void); /* returns in how many seconds it comes again */
 """)
 LIB = simulated(FFI, SOURCE, HEADERS, NEEDS, ("-DLIGHTSLEEP_MODULE",))

@@ -2,6 +2,8 @@
 """idle_cost.c, the kernel's own file: which cost counts, and when is it measured?"""
 
 import errno
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from idle_cost_library import FFI, LIB, of_series
 
 US = 1000
 ASSUMED_NS = 25 * US
+ERESTARTSYS = 512
 
 
 @pytest.fixture(autouse=True)
@@ -181,3 +184,44 @@ def test_the_log_says_once_that_polls_do_harm() -> None:
     assert text(LIB.log_line).endswith("s, and 0 ns is assumed until then\n")
     LIB.its_time_comes()
     assert LIB.warnings == before + 1
+
+
+# Many may ask for a measurement at a time.
+
+
+def test_who_is_killed_while_another_one_measures_waits_no_more() -> None:
+    before = LIB.measurements
+    LIB.is_killed = True
+    assert LIB.measure_found(0) == -ERESTARTSYS
+    assert LIB.measurements == before
+
+
+def test_all_who_wait_share_one_measurement_that_began_after_they_asked() -> None:
+    for n in range(3):
+        LIB.find(n, 50 * US, US)
+    before, waiting = LIB.measurements, 8
+    LIB.ends_after_writers = 1 + waiting  # the first one measures until all others have asked
+    with ThreadPoolExecutor(1 + waiting) as threads:
+        first = threads.submit(LIB.measure_found, 0)
+        while LIB.measurements == before:
+            time.sleep(0.001)
+        ends = list(threads.map(LIB.measure_found, [0] * waiting))
+    assert [first.result(), *ends] == [0] * (1 + waiting)
+    assert LIB.measurements == before + 2
+    assert LIB.measure_found(-errno.ETIMEDOUT) == -errno.ETIMEDOUT, "who asks later has its own"
+    assert LIB.measurements == before + 3
+
+
+def test_who_is_killed_while_it_measures_answers_nobody_else() -> None:
+    for n in range(3):
+        LIB.find(n, 50 * US, US)
+    before = LIB.measurements
+    LIB.ends_after_writers = 3
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(LIB.measure_found, 0)
+        while LIB.measurements == before:
+            time.sleep(0.001)
+        ends = list(threads.map(LIB.measure_found, [-errno.EINTR] * 2))
+    assert first.result() == -errno.EINTR  # what the latest caller of the three set
+    assert ends == [-errno.EINTR] * 2
+    assert LIB.measurements == before + 3

@@ -28,6 +28,7 @@
 #include <linux/bits.h>
 #include <linux/cpu.h>
 #include <linux/debugfs.h>
+#include <linux/errno.h>
 #include <linux/idle_poll/idle_cost.h>
 #include <linux/idle_poll/machine_cost.h>
 #include <linux/idle_poll/program_cost.h>
@@ -262,7 +263,7 @@ static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 }
 
 /*
- * Measures the machine now; where @quiet, a result is nothing new.
+ * Measures the machine now; where @quiet, a result is nothing new. The caller holds cost_mutex.
  *
  * Returns 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -ENODATA if noise hides
  * the cost; -EBUSY if polls make wakeups slower; otherwise what halt_cost_measure() returns.
@@ -270,17 +271,14 @@ static int judge(const struct halt_cost measured[HALT_COST_SLEEPS], bool quiet)
 static int calibrate(bool quiet)
 {
 	struct halt_cost measured[HALT_COST_SLEEPS];
-	int ret;
+	int ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
 
-	mutex_lock(&cost_mutex);
-	ret = running ? halt_cost_measure(&halt_cost_ops, measured) : -ENODEV;
 	if (!ret) {
 		ret = judge(measured, quiet);
 	} else if (running) {
 		machine_cost_assume(&machine);
 		publish();
 	}
-	mutex_unlock(&cost_mutex);
 	return ret;
 }
 
@@ -289,14 +287,31 @@ static int calibrate(bool quiet)
  * idle_cost_calibrate - measure the machine now
  * @quiet: a result is nothing new
  *
+ * A measurement takes seconds where CPUs are busy. Of those who ask meanwhile, one measures next,
+ * and all have its answer, as it began after they had asked. A signal ends the wait for it. One
+ * that kills who measures may end the measurement, which then answers nobody else.
+ *
  * Return: 0; -ENODEV before idle_cost_start() and after idle_cost_stop(); -EAGAIN if
  * other work on the machine or its host drowns the difference; -EBUSY if polls make wakeups slower;
- * otherwise what halt_cost_measure() returns.
+ * -ERESTARTSYS if a signal came; otherwise what halt_cost_measure() returns.
  */
 int idle_cost_calibrate(bool quiet)
 {
-	int ret = calibrate(quiet);
+	/* What those who ask began, and how the last one ended. */
+	static unsigned int begun;
+	static int result;
+	/* Without the mutex: where the read comes after the lock, we measure. */
+	unsigned int begun_before = READ_ONCE(begun);
+	int ret;
 
+	if (mutex_lock_interruptible(&cost_mutex))
+		return -ERESTARTSYS;
+	if (begun == begun_before || result == -EINTR) {
+		WRITE_ONCE(begun, begun + 1);
+		result = calibrate(quiet);
+	}
+	ret = result;
+	mutex_unlock(&cost_mutex);
 	return ret == -ENODATA ? -EAGAIN : ret;
 }
 #endif
@@ -378,8 +393,13 @@ static DECLARE_DELAYED_WORK(calibrate_work, calibrate_again);
 /* A machine that stays busy is tried every minute. */
 static void calibrate_and_schedule(void)
 {
-	int ret = calibrate(READ_ONCE(machine.results) >= CALIBRATE_SOON_TIMES);
-	unsigned int results = READ_ONCE(machine.results);
+	unsigned int results;
+	int ret;
+
+	mutex_lock(&cost_mutex);
+	ret = calibrate(machine.results >= CALIBRATE_SOON_TIMES);
+	results = machine.results;
+	mutex_unlock(&cost_mutex);
 
 	if (ret == -ENODEV)
 		return;

@@ -343,6 +343,41 @@ shows_parameters_while_it_measures() {
 	[ $waits = no ] || fail "a parameter is shown only when the measurement is over"
 }
 
+# Counts those of our own processes that are left after a second, in which the shell reaps others.
+count_left_of() { # PIDS
+	sleep 1
+	left=0
+	for pid in $1; do
+		! kill -0 "$pid" 2> /dev/null || left=$((left + 1))
+	done
+}
+
+# Who waits for the measurement of somebody else can be killed, and holds up nobody.
+lets_go_of_writers_that_are_killed() {
+	loaded mode=off
+	occupy_cpu 1
+	writers=
+	for _ in $(seq 16); do
+		taskset -c 0 sh -c "echo 1 > $PARAMETERS/calibrate" 2> /dev/null &
+		writers="$writers $!"
+	done
+	count_left_of "$writers"
+	waited=$left
+	for writer in $writers; do
+		kill -9 "$writer" 2> /dev/null
+	done
+	# The one that measures may be left, for 4 s. If each had its turn, it would be a minute.
+	for _ in $(seq 15); do
+		count_left_of "$writers"
+		[ $left != 0 ] || break
+	done
+	kill "$hog"
+	wait
+	echo "$waited of 16 writers were there when they were killed"
+	[ $left = 0 ] || fail "$left writers are left 15 s after they were killed"
+	[ $waited -gt 1 ] || skip "no writer had to wait"
+}
+
 # A measurement that waits for a busy CPU holds up no CPU that comes or goes.
 goes_offline_while_a_measurement_waits() {
 	loaded
@@ -411,6 +446,7 @@ if [ $# = 0 ]; then
 		halts_after_the_longest_poll does_not_poll_an_idle_machine \
 		says_why_it_cannot_measure halts_at_the_latency_it_advertises \
 		measures_beside_a_hog shows_parameters_while_it_measures \
+		lets_go_of_writers_that_are_killed \
 		goes_offline_while_a_measurement_waits \
 		measures_during_hotplug leaves_isolated_cpus_alone
 fi
