@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_library import load
 
-FFI, LIB = load("host_contention")
+FFI, LIB = load(
+    "host_contention",
+    """
+    u64 pause_left_ns(const struct host_contention *hc, u64 now_ns)
+    {
+        return host_contention_left_ns(hc, now_ns);
+    }
+    """,
+)
 US, MS, SECOND = 10**3, 10**6, 10**9
 
 
@@ -78,11 +86,24 @@ def test_pauses_grow_to_16_s_and_begin_small_again() -> None:
         pauses.append((host.seen.until_ns - host.now_ns) // SECOND)
         host.now_ns = host.seen.until_ns
     assert pauses == [1, 4, 16, 16, 16]
+    assert host.seen.paused_ns == sum(pauses) * SECOND
     for _ in range(100):
         host.poll(1 * MS, 0)
     while not host.contended:
         host.poll(1 * MS, 3 * MS)
     assert host.seen.until_ns - host.now_ns == SECOND
+
+
+def test_what_is_left_of_a_pause_ends_with_it() -> None:
+    host = Host()
+    assert LIB.pause_left_ns(host.seen, host.now_ns) == 0
+    while not host.contended:
+        host.poll(1 * MS, 3 * MS)
+    assert host.seen.paused_ns == SECOND, "all of it, from its begin on"
+    begin_ns, end_ns = host.now_ns, host.seen.until_ns
+    times_ns = (begin_ns - 1, begin_ns, end_ns - 1, end_ns, end_ns + 1, 2**64 - 1)
+    left_ns = [LIB.pause_left_ns(host.seen, x) for x in times_ns]
+    assert left_ns == [SECOND + 1, SECOND, 1, 0, 0, 0]
 
 
 def paused() -> Host:
@@ -276,3 +297,4 @@ def test_any_evidence_leaves_a_state_that_ends(evidence: list[tuple[int, int, in
         LIB.host_contention_add(seen, now_ns, ran_ns, gap_ns, account_ns)
         assert seen.until_ns <= now_ns + 16 * SECOND or seen.until_ns <= 2**62 + 16 * SECOND
         assert seen.pause_ns in (0, 1 * SECOND, 4 * SECOND, 16 * SECOND)
+        assert seen.pauses * SECOND <= seen.paused_ns <= seen.pauses * 16 * SECOND

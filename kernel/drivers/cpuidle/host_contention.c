@@ -113,6 +113,7 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 		hc->pause_ns = clamp(PAUSE_FACTOR * hc->pause_ns, PAUSE_MIN_NS, PAUSE_MAX_NS);
 		WRITE_ONCE(hc->until_ns, now_ns + hc->pause_ns);
 		hc->pauses++;
+		hc->paused_ns += hc->pause_ns;
 		hc->judged_ns = 0;
 		begin_window(hc, now_ns);
 		return;

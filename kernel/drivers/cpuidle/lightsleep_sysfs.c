@@ -10,6 +10,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/device.h>
+#include <linux/math.h>
 #include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -203,10 +204,19 @@ STATISTIC(program_cost_age_ms, program_cost_answered(&ls->cost.programs) ?
 STATISTIC(probes, READ_ONCE(ls->cost.programs.probe.count));
 STATISTIC(contention_pauses, READ_ONCE(ls->contention.pauses));
 STATISTIC(contended, host_contended(&ls->contention, lightsleep_clock_ns()));
+STATISTIC(paused_ns, READ_ONCE(ls->contention.paused_ns));
+
+/* Rounded up: 0 only where no pause is on. */
+static u64 left_ms(const struct host_contention *hc)
+{
+	return DIV_ROUND_UP_ULL(host_contention_left_ns(hc, lightsleep_clock_ns()), NSEC_PER_MSEC);
+}
+
+STATISTIC(pause_left_ms, left_ms(&ls->contention));
 
 /*
  * All that changes all the time, in one line, as in the stat file of a disk: who reads
- * hundreds of CPUs again and again opens one file for each.
+ * hundreds of CPUs again and again opens one file for each. More is added at the end only.
  */
 static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char *text)
 {
@@ -214,13 +224,14 @@ static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char
 	const struct cpuidle_state_usage *poll = &ls->dev.states_usage[POLL_INDEX];
 	const struct cpuidle_state_usage *halt = &ls->dev.states_usage[HALT_INDEX];
 
-	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
+	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
 			  lightsleep_polls(ls), lightsleep_hits(ls), READ_ONCE(ls->cost.halts),
 			  READ_ONCE(ls->polled_ns), READ_ONCE(ls->wasted_ns),
 			  lightsleep_limit_ns(ls, lightsleep_clock_ns()),
 			  idle_cost_ns(&ls->cost),
 			  READ_ONCE(poll->usage), div_u64(READ_ONCE(poll->time_ns), NSEC_PER_USEC),
-			  READ_ONCE(halt->usage), div_u64(READ_ONCE(halt->time_ns), NSEC_PER_USEC));
+			  READ_ONCE(halt->usage), div_u64(READ_ONCE(halt->time_ns), NSEC_PER_USEC),
+			  READ_ONCE(ls->contention.paused_ns), left_ms(&ls->contention));
 }
 static DEVICE_ATTR_RO(stat);
 
@@ -240,6 +251,8 @@ static struct attribute *statistics_attrs[] = {
 	&dev_attr_probes.attr,
 	&dev_attr_contended.attr,
 	&dev_attr_contention_pauses.attr,
+	&dev_attr_paused_ns.attr,
+	&dev_attr_pause_left_ms.attr,
 	&dev_attr_stat.attr,
 	NULL,
 };

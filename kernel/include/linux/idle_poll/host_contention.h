@@ -26,6 +26,7 @@
  * @until_ns: the CPU does not poll before this time
  * @pause_ns: length of the last pause
  * @pauses: how many there were
+ * @paused_ns: how long they are in all, the last one from its begin on
  * @judged_ns: time polled since the last one, gaps included, that was no reason for another
  */
 struct host_contention {
@@ -38,6 +39,7 @@ struct host_contention {
 	u64 until_ns;
 	u64 pause_ns;
 	u64 pauses;
+	u64 paused_ns;
 	u64 judged_ns;
 };
 
@@ -54,6 +56,22 @@ void host_contention_add(struct host_contention *hc, u64 now_ns, u64 ran_ns, u64
 static inline bool host_contended(const struct host_contention *hc, u64 now_ns)
 {
 	return now_ns < READ_ONCE(hc->until_ns);
+}
+
+/**
+ * host_contention_left_ns - for how much longer is the host to be taken for short of cores?
+ * @hc: what the CPU has seen
+ * @now_ns: the time, of the same clock as everywhere here
+ *
+ * Context: any. One word is read, once, so it is never below zero.
+ *
+ * Return: the time to the end of the pause, in ns; 0 outside of one.
+ */
+static inline u64 host_contention_left_ns(const struct host_contention *hc, u64 now_ns)
+{
+	u64 until_ns = READ_ONCE(hc->until_ns);
+
+	return now_ns < until_ns ? until_ns - now_ns : 0;
 }
 
 /**

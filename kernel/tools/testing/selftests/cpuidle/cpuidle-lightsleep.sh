@@ -80,20 +80,23 @@ shows_all_counters_in_one_line() {
 		done
 		states="$cpu/cpuidle/state0/usage $cpu/cpuidle/state0/time"
 		states="$states $cpu/cpuidle/state1/usage $cpu/cpuidle/state1/time"
+		states="$states $cpu/lightsleep/paused_ns"
 		# shellcheck disable=SC2086 # names without blanks
 		before=$(cat $files $states)
 		read -r polls hits halts polled wasted _ _ counts < "$cpu/lightsleep/stat"
 		# shellcheck disable=SC2086
 		after=$(cat $files $states)
 		at=0
-		for count in $polls $hits $halts $polled $wasted $counts; do
+		left=${counts##* }
+		for count in $polls $hits $halts $polled $wasted ${counts% *}; do
 			at=$((at + 1))
 			least=$(echo "$before" | sed -n ${at}p)
 			most=$(echo "$after" | sed -n ${at}p)
 			[ "$least" -le "$count" ] && [ "$count" -le "$most" ] ||
 				fail "$cpu: number $at of stat is $count, its file $least to $most"
 		done
-		[ $at -eq 9 ] || fail "$cpu: stat has $at counters: $(cat "$cpu/lightsleep/stat")"
+		[ $at -eq 10 ] || fail "$cpu: stat has $at counters: $(cat "$cpu/lightsleep/stat")"
+		[ "$left" -ge 0 ] && [ "$left" -le 17000 ] || fail "$cpu: $left ms of a pause are left"
 	done
 	set_parameter mode fixed
 	set_parameter poll_limit_us 77
