@@ -229,6 +229,7 @@ STATISTIC(limit_ns, idle_poll_is_on() && !READ_ONCE(ip->polls_anyway) ?
 	  idle_poll_own_limit_ns(ip, idle_poll_clock_ns()) : 0);
 STATISTIC(halt_cost_ns, idle_cost_ns(&ip->cost));
 STATISTIC(probes, READ_ONCE(ip->cost.programs.probe.count));
+STATISTIC(contended, (u64)host_contended(&ip->contention, idle_poll_clock_ns()));
 STATISTIC(contention_pauses, READ_ONCE(ip->contention.pauses));
 
 static struct attribute *statistics_attrs[] = {
@@ -241,6 +242,7 @@ static struct attribute *statistics_attrs[] = {
 	&dev_attr_limit_ns.attr,
 	&dev_attr_halt_cost_ns.attr,
 	&dev_attr_probes.attr,
+	&dev_attr_contended.attr,
 	&dev_attr_contention_pauses.attr,
 	NULL,
 };
