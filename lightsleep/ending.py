@@ -22,6 +22,7 @@ class Signals:
         """Whether each signal raises, and not only the first one."""
         self.before: dict[int, Any] = {}
         self._error = error
+        self._told: Callable[[int], object] | None = None
 
     def heed(self) -> None:
         """Have the next signal raise, or each one until ignore()."""
@@ -29,9 +30,17 @@ class Signals:
             signal.signal(number, self._end)
 
     def ignore(self) -> None:
-        """Have no signal raise."""
+        """Have no signal raise, nor tell anybody."""
         for number in self.before:
             signal.signal(number, signal.SIG_IGN)
+        self._told = None
+
+    def tell(self, told: Callable[[int], object]) -> None:
+        """Have each signal call ``told`` with its number in place of raising, until ignore().
+
+        An error that one signal raises is handled somewhere, and the next one may come right there.
+        """
+        self._told = told
 
     @contextlib.contextmanager
     def heeded(self) -> Iterator[None]:
@@ -43,6 +52,9 @@ class Signals:
             self.ignore()
 
     def _end(self, number: int, _frame: object) -> None:
+        if self._told:
+            self._told(number)
+            return
         if not self.repeated:
             self.ignore()
         if number == signal.SIGINT:

@@ -129,6 +129,12 @@ def progress(has_end: bool = True) -> Iterator[Callable[[str, float, float | Non
             bar.stop()
 
 
+def remark(text: str) -> None:
+    """Print a line on stderr, if it is still there: what runs goes on without its terminal."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def _drawn(draw: Callable[[], None]) -> bool:
     """Draw; return whether there was a terminal to take it."""
     try:

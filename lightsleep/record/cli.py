@@ -222,11 +222,12 @@ def _wait(
     signals: Signals,
 ) -> int:
     """Wait for the end of a recording; return the exit status. Then, no signal spoils the file."""
-    signals.repeated = bool(command)  # which gets each of them; without it, the first is the end
+    signals.repeated = False  # without a command, which gets them all, the first is the end
     running.heeding_signals = signals.heeded
-    status = wait(command, seconds, running, tick, as_json)
-    signals.ignore()
-    return status
+    try:
+        return wait(command, seconds, running, tick, as_json, signals)
+    finally:
+        signals.ignore()
 
 
 def said(command: tuple[str, ...]) -> list[str]:

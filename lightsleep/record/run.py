@@ -425,10 +425,9 @@ def _finish(running: Recording, remains: str) -> dict[str, Any]:
         _wait_for_report(running)
         said = process.stdout.read()
     except KeyboardInterrupt:
-        print(
+        terminal.remark(
             f"not waited for the end: process {process.pid} goes on, finishes the file if there is "
-            "anything in it, and tidies up",
-            file=sys.stderr,
+            "anything in it, and tidies up"
         )
         raise
     process.stdout.close()
@@ -463,10 +462,9 @@ def _wait_for_report(running: Recording) -> None:
             elif not hangs and time.monotonic() - since >= HANGS_S:
                 shown.close()
                 tell, hangs = None, True
-                print(
+                terminal.remark(
                     f"nothing was written for {HANGS_S:.0f} s; Ctrl-C ends the wait for the file, "
-                    "which another process goes on to write",
-                    file=sys.stderr,
+                    "which another process goes on to write"
                 )
                 heeding.enter_context(running.heeding_signals())
 

@@ -6,13 +6,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from lightsleep.ending import Signals
 from lightsleep.errors import LightsleepError
 from lightsleep.record.run import KILLED, Recording
+from lightsleep.terminal import remark
 
 COUNTER_KILLED = (
     "the process that reads what the kernel has counted was killed: nothing is counted any more"
@@ -37,42 +38,45 @@ def wait(
     running: Recording,
     tick: Callable[[float], None],
     aside: bool = False,
+    signals: Signals | None = None,
 ) -> int:
     """Wait for a command, else for some seconds, else for Ctrl-C; return the exit status.
 
     ``tick`` is called about once a second with the seconds that passed. With ``aside``, the
     command's stdout goes to stderr. The recording goes on until the command has ended, which may
-    take its time after a signal. A signal before all ``seconds`` have passed counts as failure.
-    Raises LightsleepError where the command cannot be started.
+    take its time after a signal: from here on, ``signals`` are passed on to it, and raise no more.
+    A signal before all ``seconds`` have passed counts as failure. Raises LightsleepError where the
+    command cannot be started.
     """
     if command:
-        return _wait_for(_start(command, aside), running, tick)
+        messenger = _Messenger()
+        if signals:
+            signals.tell(messenger.tell)
+        child = _start(command, aside)
+        messenger.begin(child)
+        return _wait_for(child, running, tick)
     return _wait_until(seconds, running, tick)
 
 
 def _wait_for(
     child: "subprocess.Popen[bytes]", running: Recording, tick: Callable[[float], None]
 ) -> int:
-    """Wait for a command, and pass signals on to it; return its exit status as a shell has it."""
-    messenger = _Messenger(child)
+    """Wait for a command; return its exit status as a shell has it."""
     started, told = time.monotonic(), running.stopped
     while running.process.poll() is None:
-        try:
-            tick(time.monotonic() - started)
-            if _ended(child, 1.0):
-                break
-            running.watch()
-            if running.stopped != told:  # the command may run for long
-                print(f"note: {running.stopped}", file=sys.stderr)
-                told = running.stopped
-        except KeyboardInterrupt as signalled:
-            messenger.tell(signalled)
+        tick(time.monotonic() - started)
+        if _ended(child, 1.0):
+            break
+        running.watch()
+        if running.stopped != told:  # the command may run for long
+            remark(f"note: {running.stopped}")
+            told = running.stopped
     if running.process.poll() is not None:
         running.watch()
         died = COUNTER_KILLED if running.stop is None else running.stopped
         if died in (KILLED, COUNTER_KILLED) and died != told and child.poll() is None:
-            print(f"note: {died}", file=sys.stderr)
-    status = _status(child, messenger)
+            remark(f"note: {died}")
+    status = child.wait()
     return 128 - status if status < 0 else status
 
 
@@ -91,20 +95,11 @@ def _wait_until(seconds: float | None, running: Recording, tick: Callable[[float
             if seconds is not None:
                 status = 128 + _number(signalled)
                 passed = time.monotonic() - started
-                print(f"ended after {passed:.1f} s of {seconds:g} s", file=sys.stderr)
+                remark(f"ended after {passed:.1f} s of {seconds:g} s")
             break
     if running.process.poll() is not None:
         running.watch()
     return status
-
-
-def _status(child: "subprocess.Popen[bytes]", messenger: "_Messenger") -> int:
-    """Wait for a command, and pass signals on to it meanwhile."""
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt as signalled:
-            messenger.tell(signalled)
 
 
 @dataclass
@@ -115,11 +110,20 @@ class _Messenger:
     a process that sends it to this one alone, and no one can tell. So the second is passed on.
     """
 
-    child: "subprocess.Popen[bytes]"
+    child: "subprocess.Popen[bytes] | None" = None
     interrupted: bool = False
+    kept: list[int] = field(default_factory=list)
+    """Those that came before the command was there."""
 
-    def tell(self, signalled: KeyboardInterrupt) -> None:
-        number = _number(signalled)
+    def begin(self, child: "subprocess.Popen[bytes]") -> None:
+        self.child = child
+        while self.kept:
+            child.send_signal(self.kept.pop(0))
+
+    def tell(self, number: int) -> None:
+        if self.child is None:
+            self.kept.append(number)
+            return
         if number != signal.SIGINT or self.interrupted or not _in_foreground():
             self.child.send_signal(number)
         self.interrupted |= number == signal.SIGINT

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -165,12 +166,81 @@ def test_a_signal_reaches_the_command(
         assert time.monotonic() < deadline
 
     with (
-        orderly_end(waiting.Terminated),
+        orderly_end(waiting.Terminated) as signals,
         run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running,
     ):
-        status = waiting.wait(("sh", "-c", script), None, running, tick)
+        status = waiting.wait(("sh", "-c", script), None, running, tick, signals=signals)
     assert status == 7
     assert watched.count(1) >= 2
+
+
+def test_two_signals_in_a_row_leave_the_command_recorded(tmp_path: Path) -> None:
+    """As systemd ends a session: the second one comes where the first one is handled."""
+    begun, script = tmp_path / "begun", tmp_path / "script.sh"
+    script.write_text(
+        f"trap 'echo got >> {begun}' TERM HUP; echo begun > {begun}\n"
+        "for _ in 1 2 3 4; do sleep 0.5; done; exit 7"
+    )
+
+    def tick(_seconds: float) -> None:
+        if begun.exists() and begun.read_text() == "begun\n":
+            both = f"kill -TERM {os.getpid()}; kill -HUP {os.getpid()}"
+            subprocess.run(["sh", "-c", both], check=True)
+
+    with (
+        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        orderly_end(waiting.Terminated, repeated=True) as signals,
+    ):
+        running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
+        status = waiting.wait(("sh", str(script)), None, running, tick, signals=signals)
+        signals.ignore()
+        keeper_of_it.kill()
+    assert status == 7
+    assert "got" in begun.read_text()
+
+
+def test_a_signal_before_the_command_is_there_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(command: tuple[str, ...], aside: bool) -> subprocess.Popen[bytes]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return before(command, aside)
+
+    before = waiting._start
+    monkeypatch.setattr(waiting, "_start", start)
+    with (
+        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        orderly_end(waiting.Terminated) as signals,
+    ):
+        running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
+        command = ("sleep", "50")
+        status = waiting.wait(command, None, running, lambda _: None, signals=signals)
+        keeper_of_it.kill()
+    assert status == 128 + signal.SIGTERM
+
+
+class Gone(io.StringIO):
+    """A terminal that is gone."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_is_gone_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Gone())
+    with (
+        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        orderly_end(waiting.Terminated),
+    ):
+        running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it, lambda: None)
+        hang_up = lambda _: os.kill(os.getpid(), signal.SIGHUP)  # noqa: E731
+        assert waiting.wait((), 600, running, hang_up) == 128 + signal.SIGHUP
+        running.stopped = "the disk is full"
+        stops = lambda _: setattr(running, "stopped", "the disk is full, still")  # noqa: E731
+        assert waiting.wait(("sh", "-c", "sleep 1.5; exit 5"), None, running, stops) == 5
+        keeper_of_it.kill()
 
 
 def test_a_terminal_sends_the_first_ctrl_c_to_the_command_itself(
@@ -179,10 +249,10 @@ def test_a_terminal_sends_the_first_ctrl_c_to_the_command_itself(
     monkeypatch.setattr(waiting, "_in_foreground", lambda: True)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         messenger = waiting._Messenger(child)
-        messenger.tell(KeyboardInterrupt())
+        messenger.tell(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.2)
-        messenger.tell(KeyboardInterrupt())
+        messenger.tell(signal.SIGINT)
         assert child.wait(60) == -signal.SIGINT
 
 
@@ -298,18 +368,14 @@ def test_the_end_of_a_killed_keeper_is_told_once(
 
 
 def test_the_end_of_a_killed_keeper_of_counts_is_told_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status(child: subprocess.Popen[bytes], _messenger: object) -> int:
-        told.append(capsys.readouterr().err)
-        return child.wait()
-
     told = list[str]()
-    monkeypatch.setattr(waiting, "_status", status)
+    monkeypatch.setattr(waiting, "remark", told.append)
     with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
         assert waiting.wait(("sleep", "2"), None, running, lambda _: keeper_of_it.kill()) == 0
-    assert told == [f"note: {waiting.COUNTER_KILLED}\n"]
+    assert told == [f"note: {waiting.COUNTER_KILLED}"]
 
 
 def test_what_the_disk_cannot_take_does_not_begin(
