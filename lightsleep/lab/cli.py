@@ -29,7 +29,8 @@ from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, write_json, written
 from lightsleep.lab import experiments
 from lightsleep.lab.boot.foreign import source_of
-from lightsleep.lab.boot.guest import Guest, prepare
+from lightsleep.lab.boot.guest import Guest, lacks_modprobe, prepare
+from lightsleep.lab.boot.initramfs import NO_MODPROBE
 from lightsleep.lab.boot.machine import Described, Machine
 from lightsleep.lab.kernels.build import any_tree
 from lightsleep.lab.kernels.config import ARCHES, ROOTS, lookup
@@ -45,6 +46,9 @@ from lightsleep.lab.options import (
 )
 from lightsleep.lab.run import experiment, facts, protocol
 from lightsleep.options import NamedPath, json_option, output_option, seed_option
+
+STAYS = (facts.LITTLE_MEMORY, facts.FEW_CPUS, NO_MODPROBE)
+"""How warnings begin that stay on a terminal, where other steps replace each other."""
 
 
 @click.group()
@@ -166,7 +170,7 @@ def compare(
         said: set[str] = set()
 
         def show(what: str, left_s: float | None) -> None:
-            if screen and what.startswith((facts.LITTLE_MEMORY, facts.FEW_CPUS)):
+            if screen and what.startswith(STAYS):
                 console.print(what)  # stays above the status, which what comes next replaces
                 return
             left = "" if left_s is None else f", {max(left_s, 0) / 60:.1f} min left"
@@ -306,6 +310,8 @@ def shell(
         hardware = prepare(
             machine, interactive=True, note=lambda x: status.update(Text(f"preparing: {x}"))
         )
+    if without := lacks_modprobe({"": machine}):
+        console.print(without)
     console.print(f"{hardware.accelerator.name}: {hardware.accelerator.reason}; Ctrl-A X ends it")
     guest = Guest(machine, hardware)
     try:

@@ -270,8 +270,20 @@ def test_a_tree_and_its_own_image_are_refused(built: Path, installed: ForeignKer
     (installed.modules / "build").symlink_to(built)
     own = replace(installed, image=built / X86.built_image)
     machines = {"a": Machine(foreign=own), "b": Machine(foreign=ForeignKernel(tree=built))}
-    with pytest.raises(WrongUsage, match=r"arms a and b boot one kernel, .*bzImage: build the k"):
+    with pytest.raises(WrongUsage, match=r"arms a and b boot one kernel: .* the image of the tree"):
         guest.check_kernels(machines)
+
+
+def test_one_kernel_may_be_spelled_in_two_ways(built: Path, installed: ForeignKernel) -> None:
+    """As in a file whose arms differ by what is appended."""
+    assert installed.modules
+    there = built / "x" / ".."
+    there.parent.mkdir()
+    for two in (
+        {"a": ForeignKernel(tree=built), "b": ForeignKernel(tree=there)},
+        {"a": installed, "b": replace(installed, modules=installed.modules.parents[2])},
+    ):
+        guest.check_kernels({name: Machine(foreign=kernel) for name, kernel in two.items()})
 
 
 def test_modules_alone_may_differ(
@@ -320,36 +332,44 @@ MODULES = f"payload/usr/lib/modules/{RELEASE}"
 def test_guests_have_the_modules_of_ones_own_kernel(
     built: Path, packed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    found, noted = foreign.tree(X86, ForeignKernel(tree=built)), list[str]()
-    theirs = initramfs.for_modprobe(found, noted.append)
+    found = foreign.tree(X86, ForeignKernel(tree=built))
+    theirs = initramfs.for_modprobe(found)
     root = GuestRoot(tmp_path / "root/root.squashfs", tmp_path / "busybox")
     initramfs.initramfs(found, root, [], theirs)
     assert packed[f"{MODULES}/kernel/drivers/a.ko"] == elf_image(62, 1)
     assert packed[f"{MODULES}/modules.dep"] == b"kernel/drivers/a.ko:\n"
     assert f"{MODULES}/modules.dep.bin" in packed  # which is what modprobe reads
-    assert not noted
     packed.clear()
     initramfs.initramfs(found, root, [])
     assert not [name for name in packed if "modules/" in name]
 
 
-def test_modules_that_are_large_together_are_left_out_and_told(
-    installed: ForeignKernel, monkeypatch: pytest.MonkeyPatch
+def test_modules_that_are_large_together_are_left_out_of_all_arms_and_told(
+    installed: ForeignKernel, built: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And what is listed but gone is left out alone; nor is what the links lead to taken."""
+    """And what is listed but gone, or elsewhere, is left out alone, as is where links lead to."""
     assert installed.modules
+    (tmp_path / "b.ko").touch()
     (installed.modules / "build").symlink_to("/")
     (installed.modules / "modules.dep").write_text(
-        "kernel/a.ko.xz: kernel/gone.ko\nkernel/gone.ko:\n"
+        f"kernel/a.ko.xz: kernel/gone.ko\nkernel/gone.ko:\n{tmp_path}/b.ko:\n"
     )
     (installed.modules / "kernel").mkdir()
     (installed.modules / "kernel/a.ko.xz").write_bytes(bytes(1 << 20))
-    found, noted = foreign.tree(X86, installed), list[str]()
-    names = [x.name for x in initramfs.for_modprobe(found, noted.append)]
-    assert (names, noted) == (["a.ko.xz", "modules.dep"], [])
+    found = foreign.tree(X86, installed)
+    names = [x.name for x in initramfs.for_modprobe(found)]
+    assert names == ["a.ko.xz", "modules.dep"]
+    machines = {
+        "small": Machine(foreign=ForeignKernel(tree=built)),
+        "stock": Machine(),
+        "large": Machine(foreign=installed),
+    }
+    assert guest.lacks_modprobe(machines) == ""
     monkeypatch.setattr(initramfs, "MODPROBE_MIB", 1)
-    assert initramfs.for_modprobe(found, noted.append) == []
-    assert noted == [f"the modules of {RELEASE} have 1.0 MiB, over 1: guests are without them"]
+    said = guest.lacks_modprobe(machines)
+    assert said.startswith(f"{initramfs.NO_MODPROBE}: guests are without the modules of your")
+    assert f"(large): the modules of {RELEASE} have 1.0 MiB, over 1: install them with" in said
+    assert guest.lacks_modprobe({"small": machines["small"]}) == ""
 
 
 @pytest.mark.parametrize(

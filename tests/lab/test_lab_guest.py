@@ -437,6 +437,7 @@ def test_an_image_that_is_built_anew_is_noticed_before_it_is_booted(
     image = tmp_path / "bzImage"
     machine = Machine(foreign=ForeignKernel(image=image))
     monkeypatch.setattr(guest, "_named", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(guest, "lacks_modprobe", lambda _: "")
     monkeypatch.setattr(guest, "_kernel", lambda *_: SimpleNamespace(release="6.12.0", image=image))
     monkeypatch.setattr(guest, "_modules", lambda *_: [])
     monkeypatch.setattr(guest, "_image", lambda tree, _: tree.image)

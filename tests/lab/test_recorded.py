@@ -172,3 +172,9 @@ def test_a_median_of_few_wakeups_is_an_error() -> None:
     rows = [(1, 1, "ipi", 40_000)] * (halt_after_poll.LEAST - 1) + [(1, 1, "timer", 7)] * 100
     with pytest.raises(LightsleepError, match="99 wakeups of the server from the halt"):
         halt_after_poll.waited_us(periods(rows))
+
+
+def test_where_a_poll_looks_like_a_halt_nothing_is_measured() -> None:
+    guest = SimpleNamespace(machine=Machine(arch="aarch64"))
+    with pytest.raises(LightsleepError, match=r"on aarch64, a wakeup .* may take an interrupt"):
+        halt_after_poll.begin(cast(Guest, guest))

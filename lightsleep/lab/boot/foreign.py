@@ -19,7 +19,7 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep import cache
@@ -182,17 +182,20 @@ def one_build_each(
     """Raise WrongUsage where two of these kernels, by arm, are one: named apart, but built once.
 
     The content tells, not the date that a kernel says: that is the same in reproducible builds, and
-    where a patch changes a module alone.
+    where a patch changes a module alone. A tree and its own image are one whatever modules are
+    named beside the image: those that are installed may be signed, or stripped.
     """
     named = {arm: x for arm, x in kernels.items() if x and arm in trees}
     for (arm, kernel), (other, its) in itertools.combinations(named.items(), 2):
         one, two = trees[arm], trees[other]
-        if _resolved(kernel) == _resolved(its):
-            continue
-        if one.image.samefile(two.image) and bool(kernel.tree) != bool(its.tree):
+        same_image = one.image.samefile(two.image)
+        if same_image and _place(kernel, one) == _place(its, two):
+            continue  # one kernel, maybe spelled in two ways
+        if same_image and bool(kernel.tree) != bool(its.tree):
             raise WrongUsage(
-                f"arms {arm} and {other} boot one kernel, {one.image}: build the kernel with the "
-                "patch in a source of its own, such as with git worktree"
+                f"arms {arm} and {other} boot one kernel: {one.image} is the image of the tree "
+                f"{kernel.tree or its.tree}. Build the kernel with the patch in a source of its "
+                "own, such as with git worktree"
             )
         if _same_content(one, two):
             make = f", with make -C {its.tree}" if its.tree else ""
@@ -203,8 +206,8 @@ def one_build_each(
             )
 
 
-def _resolved(kernel: ForeignKernel) -> list[Path | None]:
-    return [path and path.resolve() for path in astuple(kernel)]
+def _place(kernel: ForeignKernel, found: ForeignTree) -> Path:
+    return (kernel.tree or found.modules).resolve()
 
 
 def _same_content(one: ForeignTree, two: ForeignTree) -> bool:

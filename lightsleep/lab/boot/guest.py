@@ -30,7 +30,13 @@ from lightsleep.lab.boot import (
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import Agent, AgentGone, Completed, RequestError
 from lightsleep.lab.boot.foreign import ForeignTree
-from lightsleep.lab.boot.initramfs import GUEST_MODULES, for_modprobe, initramfs
+from lightsleep.lab.boot.initramfs import (
+    GUEST_MODULES,
+    NO_MODPROBE,
+    for_modprobe,
+    initramfs,
+    too_large,
+)
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.unpacked import unpacked
 from lightsleep.lab.boot.vm import VM, Hardware, state_of
@@ -82,12 +88,14 @@ def prepare(
     interactive: bool = False,
     quick: bool = False,
     note: Callable[[str], None] = lambda _: None,
+    modprobe: bool | None = None,
 ) -> Hardware:
     """Return what QEMU needs to boot ``machine``, making whatever the cache does not have yet.
 
     With ``quick``, an emulated kernel that can be started without unpacking itself is (see
-    unpacked.py). ``note`` hears what is being done. Raises LightsleepError for whatever stands in
-    the way.
+    unpacked.py). With ``modprobe``, a guest has the modules of a kernel of one's own; None: unless
+    lacks_modprobe() says why not. ``note`` hears what is being done. Raises LightsleepError for
+    whatever stands in the way.
     """
     kernel_sources()  # what lacks them is to hear of it before an hour of fetching and building
     arch = lookup("architecture", ARCHES, machine.arch)
@@ -111,10 +119,10 @@ def prepare(
     accelerator, arch = choosing.result()
     if machine.cpu:
         arch = replace(arch, cpu_tcg=machine.cpu, cpu_kvm=machine.cpu)
-    theirs = []
-    if isinstance(tree, ForeignTree) and foreign.release_of(tree):  # else its name is not known
-        theirs = for_modprobe(tree, note)
-    files = initramfs(tree, root, modules, theirs)
+    if modprobe is None:
+        modprobe = not lacks_modprobe({"": machine})
+    own = isinstance(tree, ForeignTree) and modprobe
+    files = initramfs(tree, root, modules, for_modprobe(tree) if own else ())
     tree_of_devices = firmware = None
     if machine.idle_state != "no":
         arch = replace(arch, machine=arch.psci_machine)
@@ -136,6 +144,27 @@ def prepare(
         state=state,
         release=foreign.release_of(tree) if isinstance(tree, ForeignTree) else None,
     )
+
+
+def lacks_modprobe(machines: Mapping[str, Machine]) -> str:
+    """Say why guests do without the modules of kernels of one's own; empty where they do not.
+
+    All of them, by name, or none: one with its modules has less memory, and loads more.
+    """
+    for name, machine in machines.items():
+        if not machine.foreign:
+            continue
+        tree = _named(lookup("architecture", ARCHES, machine.arch), machine, lambda _: None)
+        assert isinstance(tree, ForeignTree)
+        why = (
+            too_large(tree)
+            if foreign.release_of(tree)
+            else f"{tree.modules} is not named as the release of its kernel"
+        )
+        if why:
+            of = f" ({name})" if name else ""
+            return f"{NO_MODPROBE}: guests are without the modules of your kernel{of}: {why}"
+    return ""
 
 
 def check_kernels(machines: Mapping[str, Machine]) -> None:

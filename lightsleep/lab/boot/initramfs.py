@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import lightsleep
@@ -35,6 +35,9 @@ depmod
 MODPROBE_MIB = 64
 """How large a kernel's own modules may be together for guests to have them all. They stay in the
 memory of each guest, which has 512 MiB; while it boots, they are there twice."""
+
+NO_MODPROBE = "no modprobe"
+"""The beginning of the warning that guests are without the modules of somebody's own kernel."""
 
 
 def with_dependencies(
@@ -68,27 +71,32 @@ def with_dependencies(
 
 
 def module_files(tree: BootFiles) -> list[Path]:
-    """Return the files of a kernel's own modules; those that are listed, but gone, are left out."""
+    """Return the files of a kernel's own modules.
+
+    Those that are listed, but gone, are left out, and those elsewhere: a list may name any place.
+    """
     lines = (tree.modules / "modules.dep").read_text().splitlines()
     named = (tree.modules / line.partition(":")[0] for line in lines)
-    return [file for file in named if file.is_file()]
+    return [x for x in named if x.is_relative_to(tree.modules) and x.is_file()]
 
 
-def for_modprobe(tree: BootFiles, note: Callable[[str], None]) -> list[Path]:
+def for_modprobe(tree: BootFiles) -> list[Path]:
     """Return what modprobe reads of a kernel's modules: them, and the lists beside them.
 
-    Nothing where they are too large, which ``note`` hears. A folder of modules has links, too: to
-    headers, and to a source. What these lead to is left out.
+    A folder of modules has links, too: to headers, and to a source. What these lead to is left out.
     """
-    files = [*module_files(tree), *sorted(tree.modules.glob("modules.*"))]
-    mib = sum(x.stat().st_size for x in files) / (1 << 20)
-    if mib > MODPROBE_MIB:
-        note(
-            f"the modules of {tree.release} have {mib:.1f} MiB, over {MODPROBE_MIB}: guests are "
-            "without them"
-        )
-        return []
-    return files
+    return [*module_files(tree), *sorted(tree.modules.glob("modules.*"))]
+
+
+def too_large(tree: BootFiles) -> str:
+    """Say that guests do without these modules, as they are too large; empty where they are not."""
+    mib = sum(x.stat().st_size for x in for_modprobe(tree)) / (1 << 20)
+    if mib <= MODPROBE_MIB:
+        return ""
+    return (
+        f"the modules of {tree.release} have {mib:.1f} MiB, over {MODPROBE_MIB}: install them with "
+        "INSTALL_MOD_STRIP=1, and name them with --image and --modules, or build fewer"
+    )
 
 
 def _name(file: str) -> str:

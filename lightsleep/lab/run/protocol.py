@@ -37,7 +37,7 @@ from lightsleep.document import shortened
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot import hosttime
 from lightsleep.lab.boot.accel import Accelerator
-from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernels, prepare
+from lightsleep.lab.boot.guest import EmulatorRaced, Guest, check_kernels, lacks_modprobe, prepare
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.run import pauses
@@ -135,8 +135,10 @@ def attempt(
     again = [] if again is None else again
     machines = machines_of(experiment, machine)
     check_kernels(machines)  # of all, before what takes minutes is done for the first
+    if without := lacks_modprobe(machines):
+        show(without, None)
     hardware = {
-        name: prepare(arm, note=lambda what: show(f"preparing: {what}", None))
+        name: prepare(arm, note=lambda what: show(f"preparing: {what}", None), modprobe=not without)
         for name, arm in machines.items()
     }
     accelerator = _one_accelerator(hardware)
@@ -374,7 +376,7 @@ def run_boot(
             if experiment.neighbour:
                 progress.show(f"{label}booting {NEIGHBOUR}", progress.left_s())
                 baseline = machines[experiment.baseline.name]
-                with telling(f"{label}booting"):
+                with telling(f"{label}{NEIGHBOUR}"):
                     neighbour = busy_neighbour(experiment, baseline, stack, ours)
         # One CPU more than vCPUs run at once: QEMU has threads for devices, too.
         pids = [guest.vm.process.pid for guest in ours]
