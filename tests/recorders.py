@@ -52,6 +52,14 @@ def tracefs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def traced(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tracefs that the command takes for this machine's."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
+    return tracefs
+
+
 def fake(programs: Path, folder: Path, name: str) -> None:
     program = programs / "trace-cmd"
     program.write_text(FAKE.format(python=sys.executable, tracing=str(folder), name=name))
@@ -64,6 +72,7 @@ def record(folder: Path, output: Path) -> run.Recording:
     words = tracing.command(tracing.EVENTS, None, 64)
     options = tracing.probe_options(None)
     with run.recording(folder, words, options, scratch, output, OF_THIS_ONE) as running:
+        running.begin()
         assert list((folder / "instances").iterdir())
     return running
 

@@ -5,8 +5,8 @@ A process that is killed with SIGKILL cannot clean up, so another one does: the 
 session of its own, deaf to the signals that end its parent, and blocks in reading a pipe of which
 the parent holds the only write end. The pipe ends when the parent says so, or with the parent; to
 the keeper that is the same. There is no other way to end a recording: the orderly end takes the
-path that has to work after SIGKILL. Before the parent says that the recording has begun, no file is
-wanted.
+path that has to work after SIGKILL. Before the parent says that what is to be recorded
+begins, no file is wanted.
 
 Where a recording is trace-cmd's: before it starts, the keeper writes the document that belongs
 beside the trace. At its end the keeper stops the tracing instance, reads what the kernel lost, has
@@ -57,8 +57,8 @@ from lightsleep.record import scratch_files, trace_file, tracefs
 from lightsleep.record.bpf import calls, pages
 
 BEGUN, STOP, DISCARD = b"b", b"s", b"x"
-"""What the parent sends when the recording has begun, where BPF programs have to record no more,
-and where no file is wanted after all."""
+"""What the parent sends: what is to be recorded begins, BPF programs are to record no more, and no
+file is wanted after all."""
 
 DEAF_TO = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 

@@ -51,7 +51,8 @@ class Recording:
     ``probe_refused`` says why the kernel does not tell what the governor knew. ``lost`` counts
     events by CPU. ``notes`` tell what could not be tidied up, and why it ended early. Where that
     was noticed while it ran, ``stopped`` says so, ``stopped_s`` when (time.monotonic()), and
-    ``at_stop`` was called. While ``heeding_signals`` lasts, a signal ends the wait for the file.
+    ``at_stop`` was called. While ``heeding_signals`` lasts, a signal ends the wait for the file. It
+    has ``started`` once the kernel traces. What is to be recorded has ``begun`` after begin().
     """
 
     instance: Path | None
@@ -68,6 +69,12 @@ class Recording:
     at_stop: Callable[[], None] = lambda: None
     heeding_signals: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     started: bool = False
+    begun: bool = False
+
+    def begin(self) -> None:
+        """Say that what is to be recorded begins now: from here on, a file is wanted."""
+        self.begun = True
+        _say(self.process, keeper.BEGUN)
 
     def watch(self) -> None:
         """Notice what ends a recording early.
@@ -159,6 +166,8 @@ def recording(
 ) -> Iterator[Recording]:
     """Record while the context lasts; ``output`` is there, and whole, when it has ended.
 
+    That is so where Recording.begin() was called. Without it, an ``output`` of before stays.
+
     ``folder`` is where tracing is mounted. ``document`` is what the file beside ``output`` says,
     whatever ends the recording. The kernel has ``buffer_kb`` for the events of each CPU. Raises
     LightsleepError where tracing does not start, and where the file cannot be written.
@@ -228,12 +237,11 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
         assert not isinstance(answer, bool)
         running.probe_refused = answer
         running.started = True
-        _say(process, keeper.BEGUN)
         began = time.monotonic()
         yield
     except _NotStartedError:
         pass
-    except LightsleepError:  # what was to be recorded has not begun
+    except LightsleepError:  # what was to be recorded could not begin
         wanted = False
         _say(process, keeper.DISCARD)
         raise
@@ -243,7 +251,7 @@ def _recorded(running: Recording, order: dict[str, Any], output: Path) -> Iterat
         where = f"what had been recorded is in {scratch}, if that is there"
         report = _finish(running, where)
         if report["status"] is None and "formats" in order:
-            report = _finish_for(order, wanted and running.started)
+            report = _finish_for(order, wanted and running.begun)
         running.lost = report.get("lost", {})
         running.notes = report.get("notes", [])
         running.stopped = running.stopped or report.get("stopped")
@@ -281,8 +289,9 @@ def _finish_for(order: dict[str, Any], wanted: bool) -> dict[str, Any]:
 def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> Iterator[Recording]:
     """Have the kernel count what ``order`` says; ``output`` is whole when the context has ended.
 
-    ``document`` is what the file says beside the counts. Raises LightsleepError
-    where the kernel does not count, and where the file cannot be written.
+    As with recording(), there is no file without Recording.begin(). ``document`` is what the file
+    says beside the counts. Raises LightsleepError where the kernel does not count, and where the
+    file cannot be written.
     """
     scratch = scratch_for(output)
     more = {"scratch": str(scratch), "output": str(output), "document": document}
@@ -291,7 +300,6 @@ def counting(order: dict[str, Any], document: dict[str, Any], output: Path) -> I
     began = time.monotonic()
     try:
         if not _send_order(process, order | more):
-            _say(process, keeper.BEGUN)
             yield running
     except LightsleepError:
         _say(process, keeper.DISCARD)
@@ -336,7 +344,7 @@ def _send_order(process: "subprocess.Popen[bytes]", order: dict[str, Any]) -> st
 
 
 def _say(process: "subprocess.Popen[bytes]", word: bytes) -> None:
-    """Tell the keeper that the recording has begun, or that no file is wanted."""
+    """Tell the keeper that a file is wanted, or that none is."""
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(word)

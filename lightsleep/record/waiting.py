@@ -45,16 +45,18 @@ def wait(
     ``tick`` is called about once a second with the seconds that passed. With ``aside``, the
     command's stdout goes to stderr. The recording goes on until the command has ended, which may
     take its time after a signal: from here on, ``signals`` are passed on to it, and raise no more.
-    A signal before all ``seconds`` have passed counts as failure. Raises LightsleepError where the
-    command cannot be started.
+    The file of the recording is wanted from here on, too. A signal before all ``seconds`` have
+    passed counts as failure. Raises LightsleepError where the command cannot be started.
     """
     if command:
         messenger = _Messenger()
         if signals:
             signals.tell(messenger.tell)
+        running.begin()
         child = _start(command, aside)
         messenger.begin(child)
         return _wait_for(child, running, tick)
+    running.begin()
     return _wait_until(seconds, running, tick)
 
 

@@ -156,7 +156,8 @@ def test_both_files_of_a_recording_get_their_names(tracefs: Path, tmp_path: Path
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64)
-    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE):
+    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
+        running.begin()
         assert not sidecar.beside(output).exists()
     assert json.loads(sidecar.beside(output).read_text()) == OF_THIS_ONE
     assert not list(tmp_path.glob(".lightsleep-*"))
@@ -166,11 +167,14 @@ def test_a_recording_that_does_not_get_its_place_is_kept(tracefs: Path, tmp_path
     output = tmp_path / "trace.dat"
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64)
-    with (
-        pytest.raises(LightsleepError, match=f"Is a directory; what was recorded is in {scratch}"),
-        run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE),
-    ):
-        output.mkdir()
+
+    def recorded() -> None:
+        with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
+            running.begin()
+            output.mkdir()
+
+    with pytest.raises(LightsleepError, match=f"Is a directory; what was recorded is in {scratch}"):
+        recorded()
     assert scratch.stat().st_size
 
 
@@ -272,7 +276,8 @@ def test_who_owns_the_folder_cannot_lead_a_recording_elsewhere(
         (victim / name).write_text("root's")
     scratch = run.scratch_for(output)
     words = tracing.command(tracing.EVENTS, None, 64)
-    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE):
+    with run.recording(tracefs, words, [], scratch, output, OF_THIS_ONE) as running:
+        running.begin()
         assert stat.S_IMODE(scratch.parent.stat().st_mode) == 0o700
         scratch.parent.rename(tmp_path / "moved")
         scratch.parent.symlink_to(victim)

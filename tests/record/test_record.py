@@ -77,8 +77,9 @@ def test_a_killed_recording_still_ends_in_good_order(tracefs: Path, tmp_path: Pa
         "scratch = run.scratch_for(Path(sys.argv[2]))\n"
         "words = tracing.command(tracing.EVENTS, None, 64)\n"
         f"document = {OF_THIS_ONE}\n"
-        "with run.recording(Path(sys.argv[1]), words, [], scratch, Path(sys.argv[2]), document):\n"
-        "    print('on', flush=True)\n    time.sleep(60)\n"
+        "traced = Path(sys.argv[1])\n"
+        "with run.recording(traced, words, [], scratch, Path(sys.argv[2]), document) as it:\n"
+        "    it.begin()\n    print('on', flush=True)\n    time.sleep(60)\n"
     )
     sidecar.beside(output).write_text("of an older one")
     arguments = [sys.executable, "-c", program, str(tracefs), str(output), str(ROOT)]
@@ -188,7 +189,7 @@ def test_two_signals_in_a_row_leave_the_command_recorded(tmp_path: Path) -> None
             subprocess.run(["sh", "-c", both], check=True)
 
     with (
-        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it,
         orderly_end(waiting.Terminated, repeated=True) as signals,
     ):
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
@@ -209,7 +210,7 @@ def test_a_signal_before_the_command_is_there_reaches_it(
     before = waiting._start
     monkeypatch.setattr(waiting, "_start", start)
     with (
-        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it,
         orderly_end(waiting.Terminated) as signals,
     ):
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
@@ -231,7 +232,7 @@ def test_a_terminal_that_is_gone_ends_nothing_else(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Gone())
     with (
-        subprocess.Popen(["sleep", "60"]) as keeper_of_it,
+        subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it,
         orderly_end(waiting.Terminated),
     ):
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it, lambda: None)
@@ -345,7 +346,7 @@ def test_a_command_that_runs_on_when_trace_cmd_dies(
 def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Path) -> None:
     folder, stops = tmp_path / "build", []
     folder.mkdir()
-    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it:
         scratch = run.scratch_for(folder / "x")
         running = run.Recording(None, scratch, keeper_of_it, lambda: stops.append(True))
         running.watch()
@@ -361,7 +362,7 @@ def test_a_folder_that_is_gone_ends_the_tracing_and_not_the_command(tmp_path: Pa
 def test_the_end_of_a_killed_keeper_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it:
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it, lambda: None)
         assert waiting.wait(("sleep", "2"), None, running, lambda _: keeper_of_it.kill()) == 0
     assert capsys.readouterr().err.count(f"note: {run.KILLED}") == 1
@@ -372,7 +373,7 @@ def test_the_end_of_a_killed_keeper_of_counts_is_told_at_once(
 ) -> None:
     told = list[str]()
     monkeypatch.setattr(waiting, "remark", told.append)
-    with subprocess.Popen(["sleep", "60"]) as keeper_of_it:
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as keeper_of_it:
         running = run.Recording(None, run.scratch_for(tmp_path / "x"), keeper_of_it)
         assert waiting.wait(("sleep", "2"), None, running, lambda _: keeper_of_it.kill()) == 0
     assert told == [f"note: {waiting.COUNTER_KILLED}"]

@@ -280,14 +280,6 @@ def test_programs_that_miss_what_trace_cmd_has_stand_aside(
     )
 
 
-@pytest.fixture
-def traced(tracefs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tracefs that the command takes for this machine's."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
-    return tracefs
-
-
 @pytest.mark.parametrize("dashes", [(), ("--",)])
 def test_options_after_the_command_are_its_own(
     dashes: tuple[str, ...], traced: Path, tmp_path: Path
