@@ -51,8 +51,13 @@ LOST = re.compile(
     r"\bstream ID: (?P<id>\d{1,5})\))?.*"
 )
 
+TIMER = "hrtimer_expire_entry"
 # The function of a timer is an address.
-EVENTS = {**WORDS, "hrtimer_expire_entry": "function=unknown"}
+EVENTS = {**WORDS, TIMER: "function=unknown"}
+TICKS = (
+    "a trace in the Common Trace Format does not name the functions of timers: a tick that ends an "
+    "idle period counts as a timer"
+)
 OF_LTTNG = ("power_", "x86_irq_vectors_", "timer_")
 FIELDS_OF_LTTNG = {"tid": "pid", "prev_tid": "prev_pid", "next_tid": "next_pid"}
 
@@ -138,11 +143,12 @@ def _cpu_of(match: re.Match[str]) -> int | None:
     return int(cpu) if cpu else None
 
 
-def lines(printed: Iterable[str], losses: Losses) -> Iterator[str]:
+def lines(printed: Iterable[str], losses: Losses, notes: list[str] | None = None) -> Iterator[str]:
     """Turn what babeltrace2 prints into lines of a kernel's trace.
 
     There is a line for each line, and one more before an event where ``losses`` says that events
-    may be missing. Raises ValueError where a line is none of its own, or lacks a field.
+    may be missing. TICKS is added to ``notes`` once a timer expires, which may be the tick's.
+    Raises ValueError where a line is none of its own, or lacks a field.
     """
     tasks: dict[int, tuple[str, int]] = {}
     for number, line in enumerate(printed, 1):
@@ -157,6 +163,8 @@ def lines(printed: Iterable[str], losses: Losses) -> Iterator[str]:
         if name not in EVENTS:
             yield ""
             continue
+        if name == TIMER and notes is not None and TICKS not in notes:
+            notes.append(TICKS)
         try:
             context, fields = _groups(match["fields"])
             cpu = int(context.get("cpu_id") or fields["cpu_id"])

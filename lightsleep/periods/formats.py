@@ -81,7 +81,7 @@ def _lines_of_trace_dat(path: Path, metadata: Metadata) -> Lent:
 def _ctf(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
     losses = ctf.Losses()
     with printed_by([*ctf.COMMAND, str(path)], path, metadata, losses.hear) as lines:
-        yield ctf.lines(lines, losses)
+        yield ctf.lines(lines, losses, metadata.notes)
 
 
 def _is_perfetto(head: bytes) -> bool:

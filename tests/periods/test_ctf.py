@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import random
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from recordings import PIPE
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf
+from lightsleep.periods import ctf, formats
 from lightsleep.periods.build import Builder
 from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lines import feed
@@ -211,6 +212,24 @@ def test_a_miss_as_the_kernel_tells_it() -> None:
     ]
     with pytest.raises(ValueError, match="lacks the field below"):
         turned(of_perf.format("cpu_id = 2, state = 1, type = 1"))
+
+
+@pytest.mark.parametrize("timers", [0, 2])
+def test_that_a_tick_counts_as_a_timer_is_said_once(
+    timers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expiry = (
+        "[1.000000002] host timer_hrtimer_expire_entry: { cpu_id = 0 }, "
+        "{ hrtimer = 1, function = 2, now = 3 }"
+    )
+    idle = "[1.00000000{}] host power_cpu_idle: {{ cpu_id = 0 }}, {{ state = {}, cpu_id = 0 }}"
+    printed = [idle.format(1, 1), *[expiry] * timers, idle.format(3, 4294967295)]
+    monkeypatch.setattr(formats, "printed_by", lambda *_: contextlib.nullcontext(printed))
+    builder = Builder(metadata := Metadata("host", "x"))
+    with formats._ctf(tmp_path, metadata) as lines:
+        for _ in feed(builder, lines, "trace"):
+            pass
+    assert ["counts as a timer" in note for note in metadata.notes] == [True] * bool(timers)
 
 
 def test_names_with_all_that_babeltrace_escapes() -> None:
