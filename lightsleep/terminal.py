@@ -131,6 +131,8 @@ def progress(has_end: bool = True) -> Iterator[Callable[[str, float, float | Non
 
 def remark(text: str) -> None:
     """Print a line on stderr, if it is still there: what runs goes on without its terminal."""
+    if sys.stderr is None:  # closed from the start; print() would take stdout for it
+        return
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 

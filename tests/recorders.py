@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from pathlib import Path
@@ -35,6 +37,13 @@ time.sleep(1 if "slow" in {name!r} else 600 if "hangs" in {name!r} else 0)
 shutil.rmtree(instance)
 open(output, "w").write(" ".join(words))
 """
+
+
+class Gone(io.StringIO):
+    """A terminal that is gone."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
 
 
 @pytest.fixture

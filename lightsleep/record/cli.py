@@ -30,7 +30,7 @@ from lightsleep.record import run, scratch_files, sidecar, tracing
 from lightsleep.record.bpf import histogram as counted
 from lightsleep.record.recorder import AUTO, BPF, TRACE_CMD, Request, begin, remove_leftovers
 from lightsleep.record.waiting import Terminated, wait
-from lightsleep.terminal import progress
+from lightsleep.terminal import progress, remark
 
 ROOT = Path("/")
 SCHEMA = "lightsleep.record"
@@ -280,13 +280,12 @@ def _show(output: Path, recorded: dict[str, Any], as_json: bool) -> None:
         click.echo(text_of(headed(SCHEMA, VERSION, recorded)))
         return
     for note in recorded["notes"]:
-        click.echo(f"note: {note}", err=True)
+        remark(f"note: {note}")
     # For a shell; a name may be any bytes.
     name = shlex.quote(os.fsencode(output).decode(errors="replace"))
     size = recorded["bytes"]
     said = f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
-    click.echo(
+    remark(
         f"recorded {recorded['elapsed_s']:.1f} s in {name} ({said}); "
-        f"see it with: lightsleep report {name}",
-        err=True,
+        f"see it with: lightsleep report {name}"
     )

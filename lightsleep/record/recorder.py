@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
 from lightsleep.record import run, sidecar, tracing
 from lightsleep.record.bpf import trace
+from lightsleep.terminal import remark
 
 AUTO, BPF, TRACE_CMD = "auto", "bpf", "trace-cmd"
 
@@ -87,7 +87,7 @@ def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
             error.add_note(f"--recorder {BPF} may record, but has not been tried on such a machine")
         raise
     if refused:
-        print(f"note: {TRACE_CMD} records, and not BPF programs: {refused}", file=sys.stderr)
+        remark(f"note: {TRACE_CMD} records, and not BPF programs: {refused}")
         said = [f"recorded by {TRACE_CMD}, and not by BPF programs: {refused}"]
     return Begun(*begun, said, notes)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from recorders import OF_THIS_ONE, fake, record, removed_probes
+from recorders import OF_THIS_ONE, Gone, fake, record, removed_probes
 
 from lightsleep import terminal
 from lightsleep.ending import orderly_end
@@ -218,13 +217,6 @@ def test_a_signal_before_the_command_is_there_reaches_it(
         status = waiting.wait(command, None, running, lambda _: None, signals=signals)
         keeper_of_it.kill()
     assert status == 128 + signal.SIGTERM
-
-
-class Gone(io.StringIO):
-    """A terminal that is gone."""
-
-    def write(self, _text: str) -> int:
-        raise OSError(errno.EIO, "Input/output error")
 
 
 def test_a_terminal_that_is_gone_ends_nothing_else(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""When a recording takes the place of the last one: not before what it records has begun."""
+"""Begin and end of ``lightsleep record``: signals before COMMAND, a terminal that is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from paths import ROOT
-from recorders import OF_THIS_ONE
+from recorders import OF_THIS_ONE, Gone
 
 from lightsleep.record import cli, run, sidecar
 
@@ -96,3 +96,21 @@ def test_of_a_killed_keeper_a_file_is_made_once_the_command_has_begun(
             running.begin()
         running.process.kill()
     assert asked == [begun]
+
+
+@pytest.mark.parametrize("stderr", [Gone(), None])
+def test_a_terminal_that_is_gone_leaves_the_exit_status(
+    stderr: Gone | None,
+    traced: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    arguments = ["--recorder", "trace-cmd", "-o", str(tmp_path / "x"), "--", "sh", "-c", "exit 7"]
+    with pytest.raises(SystemExit) as ended:
+        cli.record(arguments, standalone_mode=False)
+    assert ended.value.code == 7
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "x").exists()
+    assert not list((traced / "instances").iterdir())
