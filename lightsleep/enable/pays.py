@@ -14,8 +14,9 @@ the time polled in vain. A driver without that parameter is judged at a rate of 
 The time up to wakeups can be left out of that where the driver decides: no poll is longer than two
 prices, and than eight in a probe. A price is what a halt costs, times that rate. But where a
 latency limit or the user forbids halts, and in mode fixed, a poll may last for as long as the CPU
-is idle, and none is in vain. So it does not pay either if the time up to wakeups is more than
-LONGEST_POLL prices for each of them.
+is idle, and none is in vain. So a CPU polls for too long if its time up to wakeups is more than
+LONGEST_POLL prices for each of them. It does not pay either if the time of these CPUs is more than
+the time saved on all of them is worth: one CPU with many short waits does not hide the others.
 
 With fewer than ENOUGH_POLLS polls the counters say nothing yet. Where the cost is 0 on all CPUs, a
 halt costs nothing there, or polls made wakeups slower, or the machine has not been measured yet.
@@ -23,12 +24,13 @@ Before that, no CPU polls; later, one does so in mode fixed, or because a latenc
 forbids it to halt. Such polls spare nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lightsleep.enable.why import not_polling
+from lightsleep.enable.why import always_polls, not_polling
 from lightsleep.scan import facts
-from lightsleep.scan.model import Scan
+from lightsleep.scan.model import PollStats, Scan
 from lightsleep.scan.tree import LATENCY_LIMIT
 from lightsleep.units import seconds
 
@@ -65,7 +67,7 @@ def pays(scan: Scan) -> Pays:
     hits = sum(x.hits or 0 for x in counts)
     wasted_ns = sum(x.wasted_ns or 0 for x in counts)
     costs_ns = [x.halt_cost_ns or 0 for x in counts]
-    saved_ns = sum((x.hits or 0) * cost_ns for x, cost_ns in zip(counts, costs_ns, strict=True))
+    saved_ns = sum(map(_saved_ns, counts))
     polled_ns = sum(x.polled_ns or 0 for x in counts)
     if not any(costs_ns) and not _polls_now(scan):
         return Pays("not polling", None, None, _not_polling(scan, polls))
@@ -88,9 +90,9 @@ def pays(scan: Scan) -> Pays:
     if polled_ns:
         figures += f", of {seconds(polled_ns)} polled"
     figures += _at_rate(weight)
-    until_hits_ns = polled_ns - wasted_ns
-    if until_hits_ns > max(LONGEST_POLL * saved_ns * weight, wasted_ns):
-        sentence = _too_long(until_hits_ns, hits, saved_ns, weight)
+    long = [x for x in counts if _until_hits_ns(x) > LONGEST_POLL * weight * _saved_ns(x)]
+    if sum(map(_until_hits_ns, long)) > max(saved_ns * weight, wasted_ns):
+        sentence = _too_long(scan, long, weight)
         return Pays("does not pay", saved_ns, wasted_ns, sentence)
     pays_off = saved_ns * weight >= wasted_ns
     sentence = f"It {'pays' if pays_off else 'does not pay'}: {figures}."
@@ -106,12 +108,36 @@ def _at_rate(weight: int) -> str:
     return f" (a second of waiting counts as {weight} of polling)" if weight != 1 else ""
 
 
-def _too_long(until_hits_ns: int, hits: int, saved_ns: int, weight: int) -> str:
+def _saved_ns(x: PollStats) -> int:
+    return (x.hits or 0) * (x.halt_cost_ns or 0)
+
+
+def _until_hits_ns(x: PollStats) -> int:
+    return (x.polled_ns or 0) - (x.wasted_ns or 0)
+
+
+def _too_long(scan: Scan, counts: Sequence[PollStats], weight: int) -> str:
+    until_hits_ns, saved_ns = sum(map(_until_hits_ns, counts)), sum(map(_saved_ns, counts))
+    hits = sum(x.hits or 0 for x in counts)
+    one = len(counts) == 1
     return (
-        f"It does not pay: CPUs polled for {seconds(until_hits_ns)} in all until {hits:,} wakeups "
-        f"came, and that spared {seconds(saved_ns)} of waiting{_at_rate(weight)}. A CPU polls for "
-        "so long if a latency limit forbids it to halt (sudo lightsleep scan shows it), if HALT is "
-        "disabled, in mode fixed, or while a halt costs more than now."
+        f"It does not pay: {'1 CPU' if one else f'{len(counts)} CPUs'} polled for "
+        f"{seconds(until_hits_ns)} in all until {hits:,} wakeups came, and that spared "
+        f"{seconds(saved_ns)} of waiting{_at_rate(weight)}. {_why_so_long(scan)}."
+    )
+
+
+def _why_so_long(scan: Scan) -> str:
+    """Return what can be the reason now: nothing tells how it was when the CPUs polled."""
+    if scan.lightsleep and scan.lightsleep.mode == "fixed":
+        return "The mode is fixed"
+    if always := always_polls(scan):
+        return f"Now, {always}"
+    if LATENCY_LIMIT in scan.problems:
+        return "A latency limit may forbid CPUs to halt, which only root sees"
+    return (
+        "Nothing keeps CPUs polling now: when they did, it was a latency limit, a disabled HALT, "
+        "another mode, or a halt that cost more"
     )
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lightsleep.enable import boot
 from lightsleep.enable.status import Status
-from lightsleep.enable.why import HOST_NEEDS_CORE, not_polling
+from lightsleep.enable.why import HOST_NEEDS_CORE, always_polls, not_polling
 from lightsleep.scan.loading import MODULE
 from lightsleep.scan.model import Cpu, PollStats, Scan
 from lightsleep.scan.obstacles import passed_by_enable
@@ -93,6 +93,8 @@ def _facts(status: Status) -> Iterator[tuple[str, str]]:
         # 0 also says that the machine was too busy to be measured; CPUs have figures of their own.
         unsure = "" if own.halt_cost_ns else " (nothing measured on the machine, or nothing lost)"
         yield "halt cost", f"{_number(own.halt_cost_ns)} ns{unsure}"
+        if always := always_polls(scan):
+            yield "always polls", always
         if own.host_is_short:
             yield "host", "short of cores: for now, no CPU heeds a latency limit"
 

@@ -6,6 +6,7 @@ it. A CPU whose limit is 0 without another reason has idle periods that are too 
 Only root may read the system-wide latency limit, which can keep such a CPU polling.
 """
 
+from lightsleep import cpulist
 from lightsleep.scan import facts
 from lightsleep.scan.model import Cpu, PollStats, Scan
 from lightsleep.scan.tree import LATENCY_LIMIT
@@ -46,6 +47,28 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     why = "the cost of a halt is 0" if counts.halt_cost_ns == 0 else "idle for too long"
     unknown = LATENCY_LIMIT in scan.problems and _heeds_limits(counts, scan)
     return f"{why}, or a latency limit keeps it polling (root sees)" if unknown else why
+
+
+def always_polls(scan: Scan) -> str:
+    """Say which CPUs poll whenever they are idle now, and why; empty where none is known to."""
+    disabled = [cpu.number for cpu in scan.cpus if cpu.lightsleep and _may_not_halt(cpu)]
+    forced = [
+        cpu.number
+        for cpu in scan.cpus
+        if cpu.lightsleep
+        and not _may_not_halt(cpu)
+        and facts.limit_forces_polling(scan, cpu)
+        and _heeds_limits(cpu.lightsleep, scan)
+    ]
+    said = []
+    if disabled:
+        said.append(f"CPU {cpulist.format(disabled)} may not halt: HALT is disabled")
+    if forced:
+        said.append(
+            f"CPU {cpulist.format(forced)} may not halt: a latency limit forbids it (sudo "
+            "lightsleep scan names who holds it)"
+        )
+    return "; ".join(said)
 
 
 def _may_not_halt(cpu: Cpu) -> bool:

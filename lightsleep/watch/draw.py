@@ -159,13 +159,12 @@ def _pauses(left_ms: list[int]) -> str:
     if not left_ms:
         return ""
     one = len(left_ms) == 1
-    cpus = "1 CPU does not poll" if one else f"{len(left_ms)} CPUs do not poll"
-    cores = "its core" if one else "their cores"
-    return f"{cpus} for up to {whole_s(max(left_ms))} s, as the host needs {cores}; "
+    cpus = "1 CPU finds its" if one else f"{len(left_ms)} CPUs find their"
+    return f"{cpus} host short of cores, for up to {whole_s(max(left_ms))} s more; "
 
 
 def _pause_left_ms(x: CpuRates, after: Snapshot) -> int | None:
-    """Return for how much longer a pause keeps the CPU from polling; it does so in one mode."""
+    """Return what is left of a pause, in the mode in which it may keep the CPU from polling."""
     return x.pause_left_ms if after.mode == "adaptive" else None
 
 

@@ -40,6 +40,8 @@ OWN = ("polls", "hits", "halts", "polled_ns", "wasted_ns", "limit_ns", "halt_cos
 """What lightsleep's driver counts. Its file ``stat`` has these, then usage and time by state."""
 PAUSES = ("paused_ns", "pause_left_ms")
 """What stands behind the states there; older drivers lack it."""
+STATES = 2
+"""Of the driver: POLL and HALT. Either may not be there yet as a CPU comes online."""
 CONTENTION = ("contended", "contention_pauses")
 """What it counts in files of their own, which are read where that is asked for."""
 
@@ -76,8 +78,20 @@ def _has_other_words(stat: File, expected: int) -> bool:
         words = _short(stat).split()
     except OSError:
         return False
-    known = (0, expected, expected + len(PAUSES))
-    return all(word.isdigit() for word in words) and len(words) not in known
+    return all(word.isdigit() for word in words) and not (
+        len(words) == 0 or _fits(len(words), expected)
+    )
+
+
+def _fits(words: int, expected: int) -> bool:
+    """Whether a line of counters may have so many words: PAUSES follow both states, or none do.
+
+    An older driver has none. Where one state was not there yet, its line of two would look like one
+    state and PAUSES.
+    """
+    return words == expected or words == len(OWN) + 2 * STATES + len(PAUSES) == expected + len(
+        PAUSES
+    )
 
 
 def _content(descriptor: int) -> bytes:
@@ -126,7 +140,7 @@ class _CpuFiles:
             return
         numbers = tuple(map(int, line.split()))
         end = len(OWN) + 2 * len(self.names)
-        if len(numbers) not in (end, end + len(PAUSES)):
+        if not _fits(len(numbers), end):
             raise ValueError("another driver")
         self.states = States(numbers[len(OWN) : end : 2], numbers[len(OWN) + 1 : end : 2])
         pauses = dict(zip(PAUSES, numbers[end:], strict=False))

@@ -67,9 +67,39 @@ def test_polls_far_longer_than_halts_cost_do_not_pay(
     found = pays(collect(root)[0])
     assert found.verdict == verdict
     polled = seconds(polled_us * 4000)
-    told = f"CPUs polled for {polled} in all until 36,000 wakeups came, and that spared 900 ms of"
+    told = f"4 CPUs polled for {polled} in all until 36,000 wakeups came, and that spared 900 ms"
     assert found.sentence.startswith(f"It does not pay: {told}") == (verdict != "pays")
-    assert ("latency limit" in found.sentence) == (verdict != "pays")
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ("", "Nothing keeps CPUs polling now: when they did, it was"),
+        ("dev/cpu_dma_latency: 2", "Now, CPU 0-3 may not halt: a latency limit forbids it (sudo"),
+        (f"{PARAMETERS}/mode: fixed", "The mode is fixed."),
+        (
+            "sys/devices/system/cpu/cpu{1,2}/cpuidle/state1/disable: 1",
+            "Now, CPU 1-2 may not halt: HALT is disabled.",
+        ),
+    ],
+)
+def test_only_what_may_be_the_reason_of_long_polls_is_named(
+    now: str, said: str, tmp_path: Path
+) -> None:
+    root = plant(unfold("lightsleep-guest", tmp_path), "dev/cpu_dma_latency: 2000000000")
+    plant(root, f"{HITS_ALONE}\n{FOLDER}/polled_ns: 9600000000000\n{now}")
+    assert f"spared 900 ms of waiting. {said}" in pays(collect(root)[0]).sentence
+
+
+def test_a_cpu_with_many_short_waits_does_not_hide_those_that_always_poll(tmp_path: Path) -> None:
+    """An hour: one CPU has 5,000 wakeups a second, three have 10, and poll nearly all the time."""
+    root = plant(unfold("lightsleep-guest", tmp_path), HITS_ALONE)
+    hot, others = (FOLDER.replace("{0-3}", x) for x in ("0", "{1-3}"))
+    plant(root, f"{hot}/hits: 18000000\n{hot}/polled_ns: 1800000000000")
+    plant(root, f"{others}/hits: 36000\n{others}/polled_ns: 3564000000000")
+    found = pays(collect(root)[0])
+    assert found.verdict == "does not pay"
+    assert found.sentence.startswith("It does not pay: 3 CPUs polled for 10,692 s in all until 108")
 
 
 def test_what_was_polled_in_vain_is_named_if_it_is_more(tmp_path: Path) -> None:

@@ -416,6 +416,16 @@ def test_status_does_not_take_an_unknown_cost_for_none(
     assert "0 ns (nothing measured" in done("status")
 
 
+@pytest.mark.parametrize("limit_us", [2, 2_000_000_000])
+def test_status_names_cpus_that_a_latency_limit_keeps_polling(
+    limit_us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(unfold("lightsleep-guest", tmp_path), f"dev/cpu_dma_latency: {limit_us}")
+    monkeypatch.setattr("lightsleep.enable.cli.ROOT", tmp_path)
+    told = "always polls CPU 0-3 may not halt: a latency limit forbids it"
+    assert (told in " ".join(done("status").split())) == (limit_us == 2)
+
+
 @pytest.mark.parametrize("short", [True, False])
 def test_status_says_that_the_host_is_short_of_cores(
     short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

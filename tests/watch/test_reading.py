@@ -181,6 +181,22 @@ def test_pauses_stand_behind_the_states(four_cpus: Path, reader: Opener) -> None
         assert known[3] == (None, None)
 
 
+def test_a_state_that_is_not_there_yet_is_no_pause(four_cpus: Path, reader: Opener) -> None:
+    """An older driver's line of two states is as long as one of a state and pauses would be."""
+    plant(four_cpus, f"{CPU}/cpu{{0-3}}/lightsleep/stat: {STAT}")
+    state, later = four_cpus / f"{CPU}/cpu0/cpuidle/state1", four_cpus / "later"
+    state.rename(later)
+    opened = reader()
+    first = opened.read().cpus[0]
+    assert first.own is None or first.own.paused_ns is None
+    later.rename(state)
+    for _ in range(2):
+        found = opened.read().cpus[0]
+    assert found.states == States((900, 410), (2_000_000, 3_000_000))
+    assert found.own
+    assert found.own.paused_ns is None
+
+
 @pytest.mark.parametrize("ours", [False, True])
 def test_polls_in_the_idle_loop(ours: bool, four_cpus: Path, reader: Opener) -> None:
     if not ours:

@@ -211,17 +211,17 @@ def test_a_cpu_in_a_pause_is_shown_with_how_long_it_lasts() -> None:
     paused = replace(polls, cpu=0, limit_ns=0, paused_share=1.0, pause_left_ms=11_400)
     head, _, titles, *rows = view([paused, polls])
     assert head.startswith(
-        "over 1.0 s: 1 CPU does not poll for up to 12 s, as the host needs its core; driver"
+        "over 1.0 s: 1 CPU finds its host short of cores, for up to 12 s more; driver"
     )
     limits = [row[: titles.index("limit us") + len("limit us")].split("  ")[-1] for row in rows]
     assert [x.strip() for x in limits] == ["-", "paused 12 s", "50.0"]
     assert "paused %" in titles
     head = view([paused, polls, replace(paused, cpu=2, pause_left_ms=15_900)])[0]
-    assert "s: 2 CPUs do not poll for up to 16 s, as the host needs their cores; driver" in head
+    assert "s: 2 CPUs find their host short of cores, for up to 16 s more; driver" in head
     fixed = snapshot(1)._replace(mode="fixed")
     polls_on = replace(paused, limit_ns=100_000)
     lines = draw.lines(fixed, [polls_on], 1.0, sort="cpu", rows=None, width=None)
-    assert "does not poll" not in lines[0]
+    assert "short of cores" not in lines[0]
     assert "100 " in lines[-1]
 
 
