@@ -224,7 +224,8 @@ static ssize_t stat_show(struct device *dev, struct device_attribute *attr, char
 	const struct cpuidle_state_usage *poll = &ls->dev.states_usage[POLL_INDEX];
 	const struct cpuidle_state_usage *halt = &ls->dev.states_usage[HALT_INDEX];
 
-	return sysfs_emit(text, "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
+	return sysfs_emit(text,
+			  "%llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
 			  lightsleep_polls(ls), lightsleep_hits(ls), READ_ONCE(ls->cost.halts),
 			  READ_ONCE(ls->polled_ns), READ_ONCE(ls->wasted_ns),
 			  lightsleep_limit_ns(ls, lightsleep_clock_ns()),
