@@ -18,8 +18,8 @@
  * quarter of all time was stolen by the hypervisor's account, the CPU does not
  * poll for a second. The question is asked anew after each 60 ms polled, and
  * evidence is forgotten after a second. The gaps of one poll count for 7 ms at most, and
- * the longest time in the account not at all. So neither one stolen time slice or two,
- * nor a guest that was stopped for a while, nor the sum of a quiet hour is a first answer.
+ * the longest time in the account not at all. So one or two stolen time slices are no first
+ * answer, nor is a guest that was stopped for a while, nor the sum of a quiet hour.
  * Gaps of 15 ms are an answer at once, however short the polls between them: the rest
  * of the 60 ms could not change it.
  *

@@ -2,7 +2,7 @@
 """Whether a halt takes as long to leave after a poll as without one.
 
 The driver compares a poll with the halt that it spares, and ``lightsleep replay`` says what a poll
-would have saved in a recording of CPUs that halted at once. Both take it that a halt costs the same
+would have saved in a recording of CPUs that halted at once. Both assume that a halt costs the same
 whether the CPU polled before or not.
 
 The load is that of prediction.py: a client sends datagrams at random times, whatever the server
