@@ -7,12 +7,9 @@ and removes probes while a pipe runs, and registers and removes a poll source, w
 static key, while a CPU waits in the loop that the key is in. Boots take turns in random order, two
 at a time. A guest that is spoiled is not booted anew, unlike everywhere else in the lab.
 
-Outcomes: clean; what the lab takes for QEMU's doing (raced: a breakpoint that is out again; late: a
-timer that the host did not serve; assertion: QEMU's own); splat: the kernel complained otherwise;
-hung: it went away or did not answer; failed: a command failed, or did not end in time. Each but the
-first with what the guest was doing.
+MEANINGS has the outcomes. Each but the first is told with what the guest was doing.
 
-``emulators-ARCH.json`` beside this file are kept results, of which ``--kept`` writes the page.
+``emulators-ARCH.json`` beside this file are kept results; ``--kept`` writes the page of all.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +36,7 @@ from lightsleep.lab.boot.vm import Hardware
 from lightsleep.lab.kernels.config import ARCHES, lookup
 from lightsleep.markdown import table
 
+HERE = Path(__file__).parent
 AT_ONCE = 2
 BOOT_S = 180.0
 PATCH_S = 120.0
@@ -65,6 +64,17 @@ done
 """,
 }
 """What is patched -> by which script."""
+
+MEANINGS = {
+    "clean": "nothing happened",
+    "raced": "the guest died of a breakpoint that was out again, which is QEMU's doing",
+    "late": "the host did not serve a timer in time",
+    "assertion": "QEMU gave up",
+    "splat": "the kernel complained otherwise",
+    "hung": "the guest went away, or did not answer",
+    "failed": "a command failed, or did not end in time",
+}
+"""Outcomes, and what each means."""
 
 
 def outcome(machine: Machine, hardware: Hardware) -> str:
@@ -102,27 +112,35 @@ def timed(name: str, machine: Machine, hardware: Hardware) -> tuple[str, str, fl
     return name, outcome(machine, hardware), time.monotonic() - begin
 
 
-def page_of(result: dict[str, Any]) -> str:
-    """Return a result as a page of Markdown."""
+def section(result: dict[str, Any]) -> list[str]:
+    """Return the parts of the page that tell one result."""
     outcomes = result["outcomes"]
-    kinds = dict.fromkeys(kind for counted in outcomes.values() for kind in sorted(counted))
+    kinds = sorted({kind for counted in outcomes.values() for kind in counted})
     rows = [
         (kind, *(str(counted.get(kind, 0)) for counted in outcomes.values()))
-        for kind in sorted(kinds, key=lambda x: (x != "clean", x))
+        for kind in sorted(kinds, key=lambda kind: kind != "clean")
     ]
+    return [
+        f"## {result['arch']}",
+        f"Kernel {result['kernel']}, CPU `{result['cpu']}`, {result['boots']} boots of each QEMU.",
+        table(("outcome", *result["versions"].values()), rows),
+        f"    python benchmarks/emulators.py --arch {result['arch']} --boots {result['boots']} "
+        f"--seed {result['seed']}",
+    ]
+
+
+def page_of(results: Sequence[dict[str, Any]]) -> str:
+    """Return results, each of one architecture, as a page of Markdown."""
     parts = [
         "<!-- SPDX-License-Identifier: GPL-2.0-only -->",
         "<!-- Written by benchmarks/emulators.py --kept; do not edit. -->",
         "# Guests that QEMU's emulation spoils",
-        f"Kernel {result['kernel']} for {result['arch']}, CPU `{result['cpu']}`, {result['boots']} "
-        "boots of each QEMU, two at a time, in random order. Each guest patches code that its CPUs "
-        "run: probes come and go while a pipe runs, and a static key is switched while a CPU waits "
-        "in the loop that has it.",
-        "- clean: nothing happened\n- raced: the guest died of a breakpoint that was out again\n"
-        "- splat: the kernel complained otherwise\n- after the colon: what the guest was doing",
-        table(("outcome", *result["versions"].values()), rows),
-        f"    python benchmarks/emulators.py --arch {result['arch']} --boots {result['boots']} "
-        f"--seed {result['seed']}",
+        "Guests of the host's QEMU and of the lab's boot two at a time, in random order. Each "
+        "patches code that its CPUs run: probes come and go while a pipe runs, and a static key is "
+        "switched while a CPU waits in the loop that has it.",
+        "\n".join(f"- {kind}: {meaning}" for kind, meaning in MEANINGS.items())
+        + "\n- after the colon: what the guest was doing",
+        *(part for result in results for part in section(result)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -130,22 +148,20 @@ def page_of(result: dict[str, Any]) -> str:
 @click.command()
 @click.option(
     "--kept",
-    nargs=2,
     type=click.Path(path_type=Path, dir_okay=False),
-    metavar="JSON PAGE",
-    help="Boot nothing: write the page of a kept result.",
+    metavar="PAGE",
+    help="Boot nothing: write the page of the kept results.",
 )
 @click.option("--arch", type=click.Choice(sorted(ARCHES)), default="x86_64", show_default=True)
 @click.option("--cpu", default="", help="What to emulate, as QEMU's -cpu has it.")
 @click.option("--boots", type=click.IntRange(1), default=200, show_default=True, help="Of each.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
 @click.option("--json", "path", type=click.Path(path_type=Path, dir_okay=False))
-def main(
-    kept: tuple[Path, Path] | None, arch: str, cpu: str, boots: int, seed: int, path: Path | None
-) -> None:
+def main(kept: Path | None, arch: str, cpu: str, boots: int, seed: int, path: Path | None) -> None:
     """Boot guests of the host's QEMU and of the lab's, and count what becomes of them."""
     if kept:
-        write_text(kept[1], page_of(json.loads(kept[0].read_text())))
+        results = [json.loads(path.read_text()) for path in sorted(HERE.glob("emulators-*.json"))]
+        write_text(kept, page_of(results))
         return
     host = lookup("architecture", ARCHES, arch)
     machine = Machine(arch=arch, accel="tcg", cpu=cpu, modules=(DRIVER,))
