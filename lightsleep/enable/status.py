@@ -13,7 +13,7 @@ from lightsleep.enable import boot
 from lightsleep.enable.boot_files import LOAD_FILE, OPTIONS_FILE, content_of, is_ours
 from lightsleep.enable.change import IN_FORCE
 from lightsleep.enable.pays import Pays, pays
-from lightsleep.enable.why import not_polling
+from lightsleep.enable.why import always_polling, not_polling
 from lightsleep.errors import LightsleepError
 from lightsleep.scan import facts
 from lightsleep.scan.collect import collect
@@ -144,6 +144,7 @@ def document(status: Status) -> dict[str, Any]:
                 **dataclasses.asdict(cpu.lightsleep or PollStats()),
                 "stores_per_s": stores.get(cpu.number),
                 "not_polling": not_polling(cpu, scan),
+                "always_polling": always_polling(cpu, scan),
             }
             for cpu in (scan.cpus if status.active else [])
         ],

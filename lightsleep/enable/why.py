@@ -15,6 +15,8 @@ POLL = "POLL"
 """The driver's name for its polling state."""
 HOST_NEEDS_CORE = "the host needs the core"
 """The reason of a pause."""
+FORBIDDEN = "a latency limit forbids it"
+"""Why a CPU may not halt, unless HALT is disabled."""
 
 
 def not_polling(cpu: Cpu, scan: Scan) -> str | None:
@@ -49,26 +51,31 @@ def not_polling(cpu: Cpu, scan: Scan) -> str | None:
     return f"{why}, or a latency limit keeps it polling (root sees)" if unknown else why
 
 
+def always_polling(cpu: Cpu, scan: Scan) -> str | None:
+    """Return why a CPU that lightsleep idles polls whenever it is idle; None where it may halt.
+
+    Without root, a limit of the whole system is not seen.
+    """
+    if cpu.lightsleep is None:
+        return None
+    if _may_not_halt(cpu):
+        return "HALT is disabled"
+    if facts.limit_forces_polling(scan, cpu) and _heeds_limits(cpu.lightsleep, scan):
+        return FORBIDDEN
+    return None
+
+
 def always_polls(scan: Scan) -> str:
     """Say which CPUs poll whenever they are idle now, and why; empty where none is known to."""
-    disabled = [cpu.number for cpu in scan.cpus if cpu.lightsleep and _may_not_halt(cpu)]
-    forced = [
-        cpu.number
-        for cpu in scan.cpus
-        if cpu.lightsleep
-        and not _may_not_halt(cpu)
-        and facts.limit_forces_polling(scan, cpu)
-        and _heeds_limits(cpu.lightsleep, scan)
-    ]
-    said = []
-    if disabled:
-        said.append(f"CPU {cpulist.format(disabled)} may not halt: HALT is disabled")
-    if forced:
-        said.append(
-            f"CPU {cpulist.format(forced)} may not halt: a latency limit forbids it (sudo "
-            "lightsleep scan names who holds it)"
-        )
-    return "; ".join(said)
+    cpus: dict[str, list[int]] = {}
+    for cpu in scan.cpus:
+        if why := always_polling(cpu, scan):
+            cpus.setdefault(why, []).append(cpu.number)
+    return "; ".join(
+        f"CPU {cpulist.format(numbers)} may not halt: {why}"
+        + (" (sudo lightsleep scan names who holds it)" if why == FORBIDDEN else "")
+        for why, numbers in sorted(cpus.items())
+    )
 
 
 def _may_not_halt(cpu: Cpu) -> bool:

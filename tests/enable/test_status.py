@@ -424,6 +424,8 @@ def test_status_names_cpus_that_a_latency_limit_keeps_polling(
     monkeypatch.setattr("lightsleep.enable.cli.ROOT", tmp_path)
     told = "always polls CPU 0-3 may not halt: a latency limit forbids it"
     assert (told in " ".join(done("status").split())) == (limit_us == 2)
+    why = "a latency limit forbids it" if limit_us == 2 else None
+    assert [cpu["always_polling"] for cpu in status()["cpus"]] == [why] * 4
 
 
 @pytest.mark.parametrize("short", [True, False])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lightsleep.enable.why import not_polling
+from lightsleep.enable.why import always_polling, always_polls, not_polling
 from lightsleep.scan.collect import collect
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 from lightsleep.scan.model import Cpu, Cpuidle, Haltpoll, Lightsleep, PollStats, Scan, State
@@ -186,3 +186,27 @@ def test_in_mode_fixed_a_cpu_polls_whatever_it_has_learned() -> None:
     fixed = replace(SCAN, lightsleep=replace(SCAN.lightsleep, mode="fixed"))
     assert not_polling(cpu, SCAN) == "the host needs the core"
     assert not_polling(cpu, fixed) is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "reason"),
+    [
+        (CPU, None),
+        (replace(CPU, lightsleep=None, states=off("HALT")), None),
+        (replace(CPU, states=off("HALT"), resume_latency_us=0), "HALT is disabled"),
+        (replace(CPU, resume_latency_us=0), "a latency limit forbids it"),
+        (replace(CPU, resume_latency_us=0, lightsleep=replace(COUNTS, contended=1)), None),
+    ],
+)
+def test_why_a_cpu_always_polls(cpu: Cpu, reason: str | None) -> None:
+    assert always_polling(cpu, SCAN) == reason
+
+
+def test_cpus_that_always_poll_are_named_by_reason() -> None:
+    assert always_polls(SCAN) == ""
+    held = [replace(CPU, number=number, resume_latency_us=0) for number in (0, 1, 3)]
+    halt_off = replace(CPU, number=2, states=off("HALT"))
+    assert always_polls(replace(SCAN, cpus=[*held, halt_off, CPU])) == (
+        "CPU 2 may not halt: HALT is disabled; CPU 0-1,3 may not halt: a latency limit forbids it "
+        "(sudo lightsleep scan names who holds it)"
+    )
