@@ -16,7 +16,7 @@ from pathlib import PurePath
 import pytest
 import virtio_guests
 from booted import boot
-from kernels import FIRST, RC, WITHOUT_RT
+from kernels import FIRST, RC, RT, WITHOUT_RT
 from ktap import run_selftest
 from virtio_guests import (
     DISKS,
@@ -98,6 +98,15 @@ def test_virtio_devices(kernel: str) -> None:
     assert not networks.skipped
     # Drivers that survive a reset of their PCI device came with 6.14.
     assert disks.skipped == ([] if kernel in ("backports", RC) else ["survives_a_reset"])
+
+
+@pytest.mark.more
+def test_a_realtime_kernel_polls_no_device() -> None:
+    with boot(virtio_machine(RT, "event-idx"), "poll-source-rt", ENOUGH_S) as guest:
+        words = [run_selftest(guest, f"poll_source{x}.sh", tries=TRIES) for x in ("", "_budget")]
+        disks = run_virtio(guest, DISKS)
+    assert [x.passed for x in words] == [["refuses_a_realtime_kernel"]] * 2
+    assert disks.passed == ["polls_nothing_on_a_realtime_kernel"]
 
 
 SERIES = "6.12-series"

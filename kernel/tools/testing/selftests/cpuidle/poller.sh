@@ -4,11 +4,13 @@
 # What the selftests of whoever polls in idle share: naps and calls that CPUs are not to poll
 # for, by modules of tests (test_told_idle, test_smp_mask), and where devices are polled at all.
 
+is_realtime() {
+	uname -v | grep -qw PREEMPT_RT
+}
+
 # Where threads handle interrupts, no device is polled.
 need_poll_sources() {
-	case $(uname -v) in
-	*PREEMPT_RT*) skip "a kernel with PREEMPT_RT polls no device" ;;
-	esac
+	! is_realtime || skip "a kernel with PREEMPT_RT polls no device"
 }
 
 # A task naps on CPU 1 for 3 s. Does the number of polls, in a file, grow by one for most naps?

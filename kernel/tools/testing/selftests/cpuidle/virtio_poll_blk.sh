@@ -342,7 +342,8 @@ refuses_the_module() {
 
 # Only for such kernels.
 polls_nothing_on_a_realtime_kernel() {
-	loaded
+	load_poller
+	load_source
 	[ "$(wc -l < $TABLE)" -eq 1 ] || fail "polls: $(cat $TABLE)"
 	read_disk $READ || fail "cannot read $READ"
 }

@@ -22,7 +22,6 @@ switch_all() { # VALUE
 }
 
 load_source() { # [PARAMETER=VALUE...]
-	need_poll_sources
 	if [ "$IN_TREE" ]; then
 		[ "$*" = enable=0 ] || switch_all 1
 	else
@@ -56,15 +55,19 @@ start_polling() { # in the idle loop
 	done
 }
 
-loaded() { # [PARAMETER=VALUE...] of the source; CPUs always poll first
+load_poller() {
 	unload
 	if [ "$IN_TREE" ]; then
 		start_polling
-		load_source "$@"
 		return
 	fi
 	insmod "$MODULES/$DRIVER.ko" mode=fixed poll_limit_us=10000 peek_budget_ns=50000 ||
 		fail "insmod $DRIVER failed"
+}
+
+loaded() { # [PARAMETER=VALUE...] of the source; CPUs always poll first
+	need_poll_sources
+	load_poller
 	load_source "$@"
 }
 
@@ -141,10 +144,6 @@ restore() {
 
 mount_debugfs() {
 	[ -d /sys/kernel/debug/sched ] || busybox mount -t debugfs none /sys/kernel/debug
-}
-
-is_realtime() {
-	grep -qx 1 /sys/kernel/realtime 2> /dev/null
 }
 
 interrupts_have_threads() {

@@ -114,10 +114,6 @@ ends_well() {
 	[ "${said%% *}" = "$(echo "$said" | cut -d' ' -f3)" ] || fail "of $said"
 }
 
-is_realtime() {
-	grep -qx 1 /sys/kernel/realtime 2> /dev/null
-}
-
 # Only for such kernels.
 refuses_a_realtime_kernel() {
 	load_driver
