@@ -16,7 +16,8 @@ a confidence with which all of them together raise a false alarm in at most 1 of
 (Bonferroni), as controls are in their metrics. And there is no winner where the control could
 not be judged: it must be able to show that the trial proves nothing.
 
-What it costs is told of CPU time and energy where a difference is shown, and of the time polled.
+What it costs is told of CPU time and energy where a difference is shown. The time polled is always
+told, beside that of as-is, which may poll as well.
 """
 
 import statistics
@@ -202,7 +203,7 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
     for metric in metrics:
         arm = next(arm for arm in metric.arms if arm.name == winner)
         if metric.name == "polled_pct" and arm.summary:
-            said.append(f"{units.value(arm.summary.median, '%')} of the CPUs' time was polled")
+            said.append(_polled(arm.summary, metric.arms_as("baseline")[0]))
         worse = arm.baseline and arm.baseline.verdict in (Verdict.WORSE, Verdict.HIGHER)
         if metric.name in COSTS and arm.baseline and worse:
             amount = words.effect(arm.baseline, metric.metric).replace("×", "times")
@@ -211,3 +212,11 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
     if not any("polled" not in part for part in said):
         said.append(f"no more {' and '.join(shown)} was shown")
     return "; ".join(said)
+
+
+def _polled(winner: method.Summary, as_is: ArmAnalysis) -> str:
+    """Say how much the winner polled, and as-is, where it polled as well."""
+    said = f"{units.value(winner.median, '%')} of the CPUs' time was polled"
+    if as_is.summary and as_is.summary.median:
+        said += f" ({as_is.name}: {units.value(as_is.summary.median, '%')})"
+    return said

@@ -22,6 +22,25 @@ def test_the_last_line_names_the_winner(root: Path) -> None:
     assert "It costs:" in last
 
 
+@pytest.mark.parametrize(
+    ("as_is_pct", "told"), [(55.0, "was polled (as-is: 55.00 %);"), (0.0, "was polled;")]
+)
+def test_the_time_polled_is_told_beside_that_of_as_is(as_is_pct: float, told: str) -> None:
+    """It may be less under the winner than it was before."""
+    trial = of_times(
+        {
+            "as-is": [2 + n / 1000 for n in range(10)],
+            "lightsleep": [1 + n / 1000 for n in range(10)],
+        }
+    )
+    polled = {"as-is": [as_is_pct] * 10, "lightsleep": [12.0] * 10}
+    trial.metrics["polled_pct"] = MetricResult("%", "none", "Time polled", "", polled)
+    trial.metrics["cpu_s"] = MetricResult(
+        "s", "lower", "CPU time", "", dict.fromkeys(polled, [0.5] * 10), amount=True
+    )
+    assert f"It costs: 12.00 % of the CPUs' time {told}" in judge(trial).sentence
+
+
 def test_no_winner_where_nothing_differs() -> None:
     noise = random.Random(3)
     samples = {
