@@ -4,9 +4,10 @@
 ``wall`` is the time from start to end of the command, ``cpu`` what it and its children used. The
 rest is read before and after, so it counts the whole machine: what else ran meanwhile is in it.
 
-- ``polled`` and ``in STATE`` are shares of the time of all CPUs. Where a setting has no such state,
-  no CPU entered it, so its share is 0. A name that a CPU has twice ends in
-  ``#`` and the state's index.
+- ``polled`` and ``in STATE`` are shares of the time of all CPUs. ``polled`` is the time in states
+  that poll, and in polls of the idle loop, which are in no state. Where a setting has no such
+  state, no CPU entered it, so its share is 0. A name that a CPU has twice ends in ``#`` and the
+  state's index.
 - ``wakes`` are entries into states that do not poll, and polls of lightsleep's driver that saw a
   wakeup. Which polls of other drivers did, nothing counts; nor anything without a cpuidle driver.
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
@@ -103,6 +104,11 @@ WAKES = (
     "wakeup."
 )
 
+POLLED = (
+    "Share of all CPUs' time in polling states, and in polls of the idle loop where the kernel "
+    "has them."
+)
+
 KINDS = {
     "wall_s": Kind("s", "lower", "Wall time", "Time from the start to the end of the command."),
     "cpu_s": Kind(
@@ -114,7 +120,7 @@ KINDS = {
     ),
     # A service that answers less is less busy, too: only a number of its own can decide.
     "busy_pct": Kind("%", "none", "CPU time", "Share of all CPUs' time that was not idle."),
-    "polled_pct": Kind("%", "none", "Time polled", "Share of all CPUs' time in polling states."),
+    "polled_pct": Kind("%", "none", "Time polled", POLLED),
     "wakes": Kind("", "none", "Wakes", WAKES),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
     "stolen_s": Kind(
@@ -270,7 +276,7 @@ IRQ_COUNT = 1 << 32
 def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
     span_us = max(after.time_s - before.time_s, 1e-9) * 1e6 * max(after.cpus, 1)
     found: dict[str, float] = {}
-    polled_us, wakes = 0, 0
+    polled_us, wakes = 0.0, 0
     in_state: dict[str, int] = {}
     # A CPU that came online meanwhile has counted since boot.
     shared = [key for key in after.states if key in before.states]
@@ -283,6 +289,8 @@ def _of_machine(before: Reading, after: Reading) -> dict[str, float]:
             wakes += max(now.usage - earlier.usage, 0)
     for cpu in after.hits.keys() & before.hits.keys():
         wakes += max(after.hits[cpu] - before.hits[cpu], 0)
+    for cpu in after.polled_ns.keys() & before.polled_ns.keys():
+        polled_us += max(after.polled_ns[cpu] - before.polled_ns[cpu], 0) / 1000
     found["polled_pct"] = 100 * polled_us / span_us
     found |= {f"in_{name}_pct": 100 * us / span_us for name, us in in_state.items()}
     if shared:

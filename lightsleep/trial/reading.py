@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightsleep import interrupts
-from lightsleep.scan.collect import IDLE, INTERRUPTS, POWERCAP, collect, cpu_seconds
+from lightsleep.scan.collect import CPU_DIR, IDLE, INTERRUPTS, POWERCAP, collect, cpu_seconds
 from lightsleep.scan.model import distinct_names
 from lightsleep.scan.tree import MAX_INTERRUPTS_BYTES, Tree
 
@@ -34,7 +34,8 @@ class Reading:
     """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver.
 
     The names are those of distinct_names(). ``ipis`` are by CPU, and so are ``hits``: polls of
-    lightsleep's driver that saw a wakeup. ``stolen_s`` and ``idle_s`` are of all CPUs together.
+    lightsleep's driver that saw a wakeup. ``polled_ns``, by CPU, is the time polled in the idle
+    loop, in no state. ``stolen_s`` and ``idle_s`` are of all CPUs together.
     """
 
     time_s: float
@@ -45,6 +46,7 @@ class Reading:
     energy: dict[str, Energy]
     idle_s: float | None = None
     hits: dict[int, int] = field(default_factory=dict)
+    polled_ns: dict[int, int] = field(default_factory=dict)
 
 
 def read(root: Path) -> Reading:
@@ -69,6 +71,7 @@ def read(root: Path) -> Reading:
             for cpu in scan.cpus
             if cpu.lightsleep and cpu.lightsleep.hits is not None
         },
+        polled_ns=_polled_ns(tree, [cpu.number for cpu in scan.cpus]),
     )
 
 
@@ -91,6 +94,12 @@ def _ipis_once(tree: Tree) -> dict[int, int] | None:
     if not found or not all(found):  # a CPU came or went meanwhile
         return None
     return dict(zip(cpus, map(sum, zip(*found, strict=True)), strict=True))
+
+
+def _polled_ns(tree: Tree, cpus: Sequence[int]) -> dict[int, int]:
+    """Return how long each CPU has polled in the idle loop; none where the kernel cannot."""
+    found = {cpu: tree.number(f"{CPU_DIR}/cpu{cpu}/idle_poll/polled_ns") for cpu in cpus}
+    return {cpu: polled_ns for cpu, polled_ns in found.items() if polled_ns is not None}
 
 
 def _energy(tree: Tree, names: Sequence[str]) -> dict[str, Energy]:

@@ -135,9 +135,17 @@ def test_without_a_driver_nobody_polls_and_nobody_counts_wakes() -> None:
     assert "wakes" not in found
 
 
+def test_polls_of_the_idle_loop_are_time_polled() -> None:
+    """They are in no state, and no cpuidle driver is needed for them."""
+    before = counted(cpus=1, states={}, polled_ns={0: 10**9})
+    after = counted(cpus=1, states={}, polled_ns={0: 15 * 10**8, 1: 10**12}, time_s=3.0)
+    assert metrics.of_run(before, after, 1, 1)["polled_pct"] == pytest.approx(25)
+
+
 def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     root = unfold("lightsleep-guest", tmp_path)
     plant(root, "proc/stat: cpu  1 2 3 4 5 6 7 800 0 0")
+    plant(root, "sys/devices/system/cpu/cpu{0-2}/idle_poll/polled_ns: 7000")
     rows = ("           CPU0       CPU1", "RES:  3  4  Rescheduling", "CAL:  5  6  Function call")
     plant(root, "\n".join(f"proc/interrupts: {row}" for row in rows))
     zones = [("intel-rapl:0", "package-0", 7), ("intel-rapl:0:0", "core", 5), ("dtpm", "x", 3)]
@@ -152,6 +160,7 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     assert found.energy == {"intel-rapl:0": reading.Energy(7, 1000)}
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
     assert found.hits == dict.fromkeys(range(4), 70_000)
+    assert found.polled_ns == dict.fromkeys(range(3), 7000)
 
 
 @pytest.mark.parametrize("row", ["RES:  3  9  4  Rescheduling", "RES:  3  Rescheduling"])
