@@ -4,6 +4,10 @@
 ``wall`` is the time from start to end of the command, ``cpu`` what it and its children used. The
 rest is read before and after, so it counts the whole machine: what else ran meanwhile is in it.
 
+- ``busy`` is the time of all CPUs together that was not idle. A command may be the client of a
+  server that runs on, or of a guest whose vCPUs are threads of this machine: what these use is in
+  no other time. It is an amount, as ``cpu`` is: of a run that is shorter for the same work, the
+  share would be larger. What it takes to read all figures is not in it.
 - ``polled`` and ``in STATE`` are shares of the time of all CPUs. ``polled`` is the time in states
   that poll, and in polls of the idle loop, which are in no state. Where a setting has no such
   state, no CPU entered it, so its share is 0. A name that a CPU has twice ends in ``#`` and the
@@ -12,8 +16,8 @@ rest is read before and after, so it counts the whole machine: what else ran mea
   wakeup. Which polls of other drivers did, nothing counts; nor anything without a cpuidle driver.
 - ``ipis``, ``stolen`` and ``energy`` are there where the machine counts them.
 
-A period of a service that runs on has the same figures, per second or as shares, and ``busy`` in
-place of the times of a command.
+A period of a service that runs on has the same figures, per second or as shares, without the times
+of a command.
 
 A figure that the command prints is found by a regular expression, in the last place that matches.
 The first group is the number, or all of the match; ^ and $ stand for the ends of a line. Of a
@@ -118,8 +122,17 @@ KINDS = {
         "User and system time of the command and its children.",
         amount=True,
     ),
+    "busy_s": Kind(
+        "s",
+        "lower",
+        "CPU time of the machine",
+        "Time of all CPUs together that was not idle, whatever ran. Stolen time is in it.",
+        amount=True,
+    ),
     # A service that answers less is less busy, too: only a number of its own can decide.
-    "busy_pct": Kind("%", "none", "CPU time", "Share of all CPUs' time that was not idle."),
+    "busy_pct": Kind(
+        "%", "none", "CPU time of the machine", "Share of all CPUs' time that was not idle."
+    ),
     "polled_pct": Kind("%", "none", "Time polled", POLLED),
     "wakes": Kind("", "none", "Wakes", WAKES),
     "ipis": Kind("", "none", "Interrupts between CPUs", "Counted in /proc/interrupts."),
@@ -251,7 +264,10 @@ def _has_comma(match: re.Match[str], group: int, place: int) -> bool:
 
 def of_run(before: Reading, after: Reading, wall_s: float, cpu_s: float) -> dict[str, float]:
     """Return the metrics of a run that the machine tells."""
-    return {"wall_s": wall_s, "cpu_s": cpu_s, **_of_machine(before, after)}
+    found = {"wall_s": wall_s, "cpu_s": cpu_s, **_of_machine(before, after)}
+    if times_s := _busy_and_all_s(before, after):
+        found["busy_s"], _ = times_s
+    return found
 
 
 def of_period(before: Reading, after: Reading) -> dict[str, float]:
@@ -264,9 +280,22 @@ def of_period(before: Reading, after: Reading) -> dict[str, float]:
     share = 100 / (span_s * max(after.cpus, 1))
     if "stolen_s" in found:
         found["stolen_pct"] = found.pop("stolen_s") * share
-    if before.idle_s is not None and after.idle_s is not None:
-        found["busy_pct"] = min(max(100 - (after.idle_s - before.idle_s) * share, 0.0), 100.0)
+    if times_s := _busy_and_all_s(before, after):
+        busy_s, all_s = times_s
+        found["busy_pct"] = 100 * busy_s / all_s
     return found
+
+
+def _busy_and_all_s(before: Reading, after: Reading) -> tuple[float, float] | None:
+    """Return the time of all CPUs together that was not idle between two readings, and all of it.
+
+    None where the machine does not tell.
+    """
+    begin, end = before.idle_end, after.idle_begin
+    if begin is None or end is None:
+        return None
+    all_s = max(end.time_s - begin.time_s, 1e-9) * max(after.cpus, 1)
+    return min(max(all_s - (end.idle_s - begin.idle_s), 0.0), all_s), all_s
 
 
 IRQ_COUNT = 1 << 32

@@ -30,12 +30,22 @@ class Energy:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """How long all CPUs together had been idle at a moment."""
+
+    time_s: float
+    idle_s: float
+
+
+@dataclass(frozen=True)
 class Reading:
     """All counters at one moment; ``states`` by CPU and name, empty without a cpuidle driver.
 
     The names are those of distinct_names(). ``ipis`` are by CPU, and so are ``hits``: polls of
     lightsleep's driver that saw a wakeup. ``polled_ns``, by CPU, is the time polled in the idle
-    loop, in no state. ``stolen_s`` and ``idle_s`` are of all CPUs together.
+    loop, in no state. ``stolen_s`` is of all CPUs together. To read takes time, and more of it
+    where a driver has more files: so ``idle_begin`` is from before all else was read, and
+    ``idle_end`` from after that.
     """
 
     time_s: float
@@ -44,13 +54,15 @@ class Reading:
     ipis: dict[int, int] | None
     stolen_s: float | None
     energy: dict[str, Energy]
-    idle_s: float | None = None
     hits: dict[int, int] = field(default_factory=dict)
     polled_ns: dict[int, int] = field(default_factory=dict)
+    idle_begin: Idle | None = None
+    idle_end: Idle | None = None
 
 
 def read(root: Path) -> Reading:
     """Read the counters of the machine at ``root``."""
+    idle_begin = _idle(root)
     scan, tree = collect(root)
     return Reading(
         time_s=time.monotonic(),
@@ -65,14 +77,21 @@ def read(root: Path) -> Reading:
         ipis=_ipis(tree),
         stolen_s=scan.stolen_s,
         energy=_energy(tree, scan.energy),
-        idle_s=cpu_seconds(tree, IDLE),
         hits={
             cpu.number: cpu.lightsleep.hits
             for cpu in scan.cpus
             if cpu.lightsleep and cpu.lightsleep.hits is not None
         },
         polled_ns=_polled_ns(tree, [cpu.number for cpu in scan.cpus]),
+        idle_begin=idle_begin,
+        idle_end=_idle(root),
     )
+
+
+def _idle(root: Path) -> Idle | None:
+    time_s = time.monotonic()  # the kernel sums this up first, and then counts interrupts
+    idle_s = cpu_seconds(Tree(root), IDLE)
+    return None if idle_s is None else Idle(time_s, idle_s)
 
 
 READINGS = 3

@@ -31,7 +31,7 @@ from lightsleep.compare.result import CompareResult, TrialOutcome
 from lightsleep.order import CONFIDENCE
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
 
-USED = ("cpu_s", "busy_pct", "energy_J", "power_W")
+USED = ("cpu_s", "busy_s", "busy_pct", "energy_J", "power_W")
 MOST_METRICS = 25
 """A trial has less: a number or two that the command prints, and what the machine counts."""
 
@@ -210,8 +210,13 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
             said.append(f"{metric.metric.title.lower()} is {amount}")
     shown = [m.metric.title.lower() for m in metrics if m.name in USED]
     if not any("polled" not in part for part in said):
-        said.append(f"no more {' and '.join(shown)} was shown")
+        said.append(f"no more {_list(shown)} was shown")
     return "; ".join(said)
+
+
+def _list(names: Sequence[str]) -> str:
+    *others, last = names or [""]
+    return f"{', '.join(others)}, or {last}" if len(others) > 1 else " or ".join(names)
 
 
 def _polled(winner: method.Summary, as_is: ArmAnalysis) -> str:

@@ -42,11 +42,15 @@ def test_metrics_of_a_run() -> None:
         stolen_s=0.75,
         energy={"intel-rapl:0": reading.Energy(100, 10**10)},
         hits={0: 103, 1: 10**6},
+        idle_begin=reading.Idle(1.9, 11.0),
+        idle_end=reading.Idle(2.1, 11.0),
     )
-    assert metrics.of_run(counted(), after, 0.9, 0.3) == pytest.approx(
+    before = counted(idle_begin=reading.Idle(0.8, 9.6), idle_end=reading.Idle(1.0, 9.6))
+    assert metrics.of_run(before, after, 0.9, 0.3) == pytest.approx(
         {
             "wall_s": 0.9,
             "cpu_s": 0.3,
+            "busy_s": 0.4,  # of two CPUs, and without the readings
             "polled_pct": 10.0,
             "in_POLL_pct": 10.0,
             "in_HALT_pct": 50.0,
@@ -56,6 +60,11 @@ def test_metrics_of_a_run() -> None:
             "energy_J": 200e-6,  # the counter started again
         }
     )
+
+
+def test_a_machine_that_does_not_tell_its_idle_time() -> None:
+    assert "busy_s" not in metrics.of_run(counted(), counted(time_s=2.0), 1, 1)
+    assert "busy_pct" not in metrics.of_period(counted(), counted(time_s=2.0))
 
 
 def test_a_count_of_interrupts_may_pass_32_bits() -> None:
@@ -89,9 +98,10 @@ def test_metrics_of_a_period() -> None:
         ipis={0: 4, 1: 8},
         stolen_s=0.7,
         energy={"intel-rapl:0": reading.Energy(100, 10**10)},
-        idle_s=13.0,
+        idle_begin=reading.Idle(3.0, 13.0),
     )
-    assert metrics.of_period(counted(idle_s=10.0), after) == pytest.approx(
+    before = counted(idle_end=reading.Idle(1.0, 10.0))
+    assert metrics.of_period(before, after) == pytest.approx(
         {
             "polled_pct": 10.0,
             "in_POLL_pct": 10.0,
@@ -161,6 +171,10 @@ def test_a_reading_of_a_machine(tmp_path: Path) -> None:
     assert found.states[3, "POLL"] == reading.StateCount(100_000, 300_000_000, True)
     assert found.hits == dict.fromkeys(range(4), 70_000)
     assert found.polled_ns == dict.fromkeys(range(3), 7000)
+    assert found.idle_begin
+    assert found.idle_end
+    assert found.idle_begin.idle_s == found.idle_end.idle_s == pytest.approx((4 + 5) * TICK_S)
+    assert found.idle_begin.time_s < found.time_s < found.idle_end.time_s
 
 
 @pytest.mark.parametrize("row", ["RES:  3  9  4  Rescheduling", "RES:  3  Rescheduling"])

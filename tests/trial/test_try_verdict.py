@@ -41,6 +41,32 @@ def test_the_time_polled_is_told_beside_that_of_as_is(as_is_pct: float, told: st
     assert f"It costs: 12.00 % of the CPUs' time {told}" in judge(trial).sentence
 
 
+@pytest.mark.parametrize(
+    ("of_machine_s", "told"),
+    [
+        (2.0, "cpu time of the machine is 2.00 times higher."),
+        (1.0, "no more cpu time, cpu time of the machine, or energy was shown."),
+    ],
+)
+def test_what_a_server_uses_is_a_cost(of_machine_s: float, told: str) -> None:
+    """The command is its client, which uses no more."""
+    trial = of_times(
+        {
+            "as-is": [2 + n / 1000 for n in range(10)],
+            "lightsleep": [1 + n / 1000 for n in range(10)],
+        }
+    )
+    for name, unit, title, used in (
+        ("cpu_s", "s", "CPU time", 0.5),
+        ("busy_s", "s", "CPU time of the machine", of_machine_s),
+        ("energy_J", "J", "Energy", 7.0),
+    ):
+        samples = {arm: [used] * 10 for arm in trial.arms}
+        trial.metrics[name] = MetricResult(unit, "lower", title, "", samples, amount=True)
+    trial.metrics["busy_s"].samples["as-is"] = [1.0] * 10
+    assert judge(trial).sentence.endswith(f"It costs: {told}")
+
+
 def test_no_winner_where_nothing_differs() -> None:
     noise = random.Random(3)
     samples = {
