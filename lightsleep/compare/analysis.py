@@ -308,6 +308,7 @@ def document(result: CompareResult) -> dict[str, Any]:
         "limit": limit_of(result),
         "boots": result.boots,
         "control_failed": control_failed(result),
+        "outcome": dataclasses.asdict(result.outcome) if result.outcome else None,
         "claims": [
             dataclasses.asdict(found.claim)
             | {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import click
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from comparisons import made_up
 from paths import ROOT
 from recordings import PIPE, RECORDINGS
 
+from lightsleep.compare.result import TrialOutcome
+from lightsleep.files import write_json
 from lightsleep.record import cli as record
 from lightsleep.replay.cli import replay_command as replay
 from lightsleep.report.cli import report
@@ -52,6 +56,19 @@ def test_report_of_a_comparison(path: Path) -> None:
     assert done.exit_code == 0, done.output
     (result,) = json.loads(done.stdout)["results"]
     check(result, "report/comparison.schema.json")
+
+
+@pytest.mark.parametrize("winner", ["lightsleep", None])
+def test_report_of_a_trial(winner: str | None, tmp_path: Path) -> None:
+    """A single verdict does not allow for how many settings were tried: the outcome does."""
+    trial, file = made_up(metrics=2), tmp_path / "trial.json"
+    trial.outcome = TrialOutcome(winner, "Of 8 settings one may do so by chance.")
+    write_json(file, trial.document())
+    done = CliRunner().invoke(report, [str(file), "--json"])
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout)["results"]
+    check(result, "report/comparison.schema.json")
+    assert result["outcome"] == dataclasses.asdict(trial.outcome)
 
 
 @pytest.mark.parametrize("name", ["pipe.txt.gz", "menu-next.parquet"])
