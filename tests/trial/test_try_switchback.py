@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """try --switchback: settings that alternate under a service that runs."""
 
+import json
 import re
 import shlex
 import statistics
@@ -11,6 +12,7 @@ import fake_modules
 import pytest
 from trials import DRIVER, attempt, teller, tried
 
+from lightsleep.compare.result import FORMAT
 from lightsleep.errors import LightsleepError
 from lightsleep.trial import switchback
 
@@ -31,6 +33,9 @@ def test_settings_alternate_under_a_service(root: Path, tmp_path: Path) -> None:
     assert "wall_s" not in document["metrics"]
     assert document["title"] == "Idle settings for what runs on this machine"
     assert fake_modules.snapshot(root) == before
+    described = json.loads(FORMAT.described.read_text())["properties"]
+    for part in ("protocol", "environment"):
+        assert document[part].keys() <= described[part]["properties"].keys()
 
 
 def test_the_rate_of_a_counter(root: Path) -> None:
