@@ -12,7 +12,7 @@ from rich.console import Console
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
 from lightsleep.compare.method import Estimate
 from lightsleep.compare.result import Better
-from lightsleep.report.plots import colours_of, log_axis, short
+from lightsleep.report.plots import colours_of, log_axis, short, short_title
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 MARKERS = "osD^vP"  # of arms: colours alone tell nothing to some, and repeat
@@ -38,7 +38,7 @@ def effects(metrics: Sequence[MetricAnalysis], baseline: str) -> str | None:
     shown. Percentages, and metrics with a sample of 0, have no ratio. None where nothing has one.
     """
     groups = [
-        (f"{short(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip(), rows)
+        (f"{short_title(metric.metric.title, 52)} {ARROWS[metric.metric.better]}".rstrip(), rows)
         for metric in metrics
         if (rows := _ratios(metric, metric.arms_as("treatment")))
     ]
@@ -66,7 +66,7 @@ def levels(metrics: Sequence[MetricAnalysis]) -> str | None:
             if (x := arm.summary) and x.minimum > 0
         ]
         if rows and metric.metric.unit == metrics[0].metric.unit != "%":
-            groups.append((short(metric.metric.title, 52), rows))
+            groups.append((short_title(metric.metric.title, 52), rows))
     unit = metrics[0].metric.unit if metrics else ""
     return _drawn(groups, f"{unit} (logarithmic axis)".lstrip()) if groups else None
 
@@ -77,7 +77,7 @@ def scatter(results: Sequence[Sequence[MetricAnalysis]], baseline: str) -> str |
     for metrics in zip(*results, strict=False):  # a page refuses those that are not alike
         rows = [x for each in metrics for x in _ratios(each, each.arms_as("control"))]
         if rows:
-            groups.append((short(metrics[0].metric.title, 52), rows))
+            groups.append((short_title(metrics[0].metric.title, 52), rows))
     label = f"ratio to {short(baseline)} (logarithmic axis)"
     return _drawn(groups, label, origin=1, pitch=PITCH / 2) if groups else None
 

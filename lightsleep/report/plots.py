@@ -180,8 +180,17 @@ def _label(arm: ArmAnalysis, unit: str) -> str:
 
 
 def short(name: str, most: int = 28) -> str:
-    """Return a name as it fits into a plot."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """Return a name as it fits into a plot, without its middle where it is too long.
+
+    Arms may differ at the end only: a setting of try may be a path of sysfs with a value.
+    """
+    begin = 3 * most // 8
+    return name if len(name) <= most else f"{name[:begin]}…{name[begin + 1 - most :]}"
+
+
+def short_title(title: str, most: int = LONGEST_TITLE) -> str:
+    """Return the title of a metric as it fits into a plot: it says first what it is about."""
+    return title if len(title) <= most else f"{title[: most - 1]}…"
 
 
 def _dashes(arms: list[ArmAnalysis]) -> Iterator[str]:
@@ -203,4 +212,4 @@ def _value_axis(axes: Axes, metric: MetricAnalysis) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = f", {metric.metric.unit}" if metric.metric.unit else ""
-    axes.set_xlabel(f"{short(metric.metric.title, LONGEST_TITLE)}{unit}")
+    axes.set_xlabel(f"{short_title(metric.metric.title)}{unit}")

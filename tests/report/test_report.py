@@ -31,7 +31,7 @@ from lightsleep.report import cli, plots
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
-from lightsleep.report.plots import colours_of, ecdf_plot, scale_of
+from lightsleep.report.plots import colours_of, ecdf_plot, scale_of, short
 
 
 def run(*arguments: object) -> Result:
@@ -158,6 +158,14 @@ def test_arms_have_a_colour_each_and_percentages_a_linear_axis() -> None:
     scales = {metric.name: scale_of(metric) for metric in analyse(made_up())}
     assert scales["idle_residency_pct"] == "linear"
     assert scales["ipis"] == "log"
+
+
+def test_names_that_differ_at_their_ends_are_told_apart_in_plots() -> None:
+    governor = "sysfs:/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
+    names = [short(f"{governor}={value}") for value in ("performance", "powersave")]
+    assert names[0] != names[1]
+    assert all(len(name) == 28 and name.startswith("sysfs:/sys") for name in names)
+    assert short("lightsleep+governor:menu") == "lightsleep+governor:menu"
 
 
 @pytest.mark.usefixtures("without_plots")
