@@ -177,7 +177,7 @@ def try_settings(
     if keep:
         for arm in arms:
             change.check_lasts(arm.name, arm.changes)
-    least = verdict.rounds_needed(control, settings=len(arms) - 1)
+    least = verdict.rounds_needed(control, settings=len(arms) - 1, printed=len(printed))
     if keep and command and (rounds or ROUNDS) < least:
         raise WrongUsage(
             f"--enable needs --rounds {least} or more here: with fewer, there may be no verdict"

@@ -375,6 +375,11 @@ def collected(
     return results
 
 
+def is_printed(name: str) -> bool:
+    """Whether a metric is a number that the command prints: else, the machine counts it."""
+    return name not in KINDS and not _is_share(name)
+
+
 def _is_share(name: str) -> bool:
     return name.startswith("in_") and name not in KINDS
 

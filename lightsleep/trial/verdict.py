@@ -30,10 +30,12 @@ from lightsleep.compare.method import Verdict
 from lightsleep.compare.result import CompareResult, TrialOutcome
 from lightsleep.order import CONFIDENCE
 from lightsleep.scan.facts import LIGHTSLEEP_DRIVER
+from lightsleep.trial.metrics import is_printed
 
 USED = ("cpu_s", "busy_s", "busy_pct", "energy_J", "power_W")
-MOST_METRICS = 25
-"""A trial has less: a number or two that the command prints, and what the machine counts."""
+MOST_COUNTED = 18
+"""Metrics that the machine counts: the time in each idle state, of which a driver has 10 at most
+(CPUIDLE_STATE_MAX), and eight more."""
 
 LEARNS_S = 5.0
 """In shorter runs, the driver's adaptive mode learns for a good part of the time. What a halt costs
@@ -80,8 +82,9 @@ def judge(result: CompareResult) -> TrialOutcome:
         if arm.baseline and arm.baseline.verdict is Verdict.BETTER
     ]
     if not better:
-        treatments = sum(role == "treatment" for role in result.roles.values())
-        needed = rounds_needed("control" in result.roles.values(), treatments)
+        roles = list(result.roles.values())
+        printed = sum(map(is_printed, result.metrics))
+        needed = rounds_needed("control" in roles, roles.count("treatment"), printed)
         said = _no_winner(first, result.baseline, list(found.values()), needed)
         return TrialOutcome(None, said + _still_learning(result))
     sure = [arm for arm in better if found[arm.name].verdict is Verdict.BETTER]
@@ -110,9 +113,12 @@ def judge(result: CompareResult) -> TrialOutcome:
     )
 
 
-def rounds_needed(control: bool, settings: int) -> int:
-    """Return how many rounds are enough for a verdict on one of ``settings``."""
-    comparisons = max(settings, MOST_METRICS if control else 1)
+def rounds_needed(control: bool, settings: int, printed: int) -> int:
+    """Return how many rounds are enough for a verdict on one of ``settings``.
+
+    ``printed`` metrics are numbers that the command prints: a control is compared in each of them.
+    """
+    comparisons = max(settings, MOST_COUNTED + printed if control else 1)
     return method.rounds_needed(1 - (1 - CONFIDENCE) / comparisons)
 
 

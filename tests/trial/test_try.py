@@ -95,6 +95,21 @@ def test_too_few_rounds_to_enable_anything_are_refused_first(
     assert attempt("-n", str(needed), *words).exit_code == 4
 
 
+@pytest.mark.parametrize(("numbers", "needed"), [(7, 10), (8, 11)])
+def test_with_many_numbers_the_control_needs_more_rounds(
+    numbers: int, needed: int, root: Path, tmp_path: Path
+) -> None:
+    """It is compared in each of them."""
+    seen = tmp_path / "seen"
+    words = [x for n in range(numbers) for x in ("-m", f"n{n}=t (\\d+):lower")]
+    refused = attempt("-n", str(needed - 1), "--enable", *words, "--", "touch", str(seen))
+    assert refused.exit_code == 2
+    assert f"--enable needs --rounds {needed} or more" in refused.output
+    assert not seen.exists()
+    said = attempt("-n", "2", *words, "--", *teller(root)).stdout
+    assert f"try again with {needed} or more." in " ".join(said.split())
+
+
 def test_the_winner_is_enabled(root: Path) -> None:
     options = ["-n", "10", "--enable", "-s", "lightsleep:fixed:50us", "-m", r"t=t (\d+):lower"]
     result = attempt(*options, "--", *teller(root))
