@@ -13,6 +13,7 @@ from pathlib import Path
 from paths import FIXTURES
 
 from lightsleep import cpulist
+from lightsleep.scan.loading import SECURE_BOOT
 
 MACHINES = FIXTURES / "scan"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.txt"))
@@ -33,6 +34,14 @@ def plant(root: Path, text: str) -> Path:
             file.write_bytes(struct.pack("=i", int(content)))
         else:
             file.write_text(content)
+    return root
+
+
+def set_secure_boot(root: Path, on: bool) -> Path:
+    """Make ``root`` a machine with EFI; return it."""
+    file = root / SECURE_BOOT
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(bytes([6, 0, 0, 0, on]))
     return root
 
 

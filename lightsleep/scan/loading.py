@@ -69,7 +69,7 @@ def read(tree: Tree, release: str | None, running: bool) -> Loading:
         enrolled=_enrolled(tree),
         lockdown=lockdown(tree),
         sig_enforce=tree.flag("sys/module/module/parameters/sig_enforce"),
-        secure_boot=_secure_boot(tree),
+        secure_boot=secure_boot(tree),
         container=container(tree, running),
         root=os.geteuid() == 0 if running else None,
         tdx_guest=_has(tree, "flags", "tdx_guest"),
@@ -195,8 +195,11 @@ def lockdown(tree: Tree) -> str | None:
     return found[1] if found and found[1] != "none" else None
 
 
-def _secure_boot(tree: Tree) -> bool | None:
-    """Return the EFI variable: four bytes of attributes, then one of value."""
+def secure_boot(tree: Tree) -> bool | None:
+    """Return whether Secure Boot is on; None without EFI.
+
+    The EFI variable has four bytes of attributes, then one of value.
+    """
     content = b"".join(_contents(tree, [SECURE_BOOT]))
     return content[4] == 1 if len(content) == 5 else None
 

@@ -39,6 +39,13 @@ ENROLL = (
     "tells whether it is."
 )
 
+UNENFORCE = (
+    "Remove module.sig_enforce and lockdown= from the kernel command line, and reboot. If neither "
+    "is there, a service sets this at boot, or the kernel was built so. Keys that mokutil enrolls "
+    "do not help here: without Secure Boot, the kernel ignores them."
+)
+"""In load_uefi_certs(): "the MOK/MOKx can not be trusted when secure boot is disabled"."""
+
 KERNELS = r"^(6\.([1-9]|1[0-9])|7\.[0-3])([.+~-]|$)"
 OLDEST, NEWEST = "6.1", "7.3"
 ARCHITECTURES = ("x86_64", "aarch64", "ppc64le")
@@ -237,13 +244,21 @@ def _enforced(scan: Scan) -> str | None:
     return None
 
 
+def have_it_accepted(secure_boot: bool | None) -> str:
+    """Return what to do where the kernel accepts only signed modules, and rejects our key."""
+    return ENROLL if secure_boot else UNENFORCE
+
+
 def _unsigned(scan: Scan) -> Reason:
     enforced = _enforced(scan)
     here = scan.loading
     if here.loaded or not enforced or here.signed is not False:
         return None
+    what = f"{enforced}, and /{here.installed or here.built} is not signed"
+    if not here.secure_boot:
+        return what, UNENFORCE
     return (
-        f"{enforced}, and /{here.installed or here.built} is not signed",
+        what,
         "Have DKMS build it, which signs with a key of its own where openssl and mokutil are "
         f"installed: sudo dpkg-reconfigure lightsleep-dkms, or {DKMS_INSTALL}. {ENROLL} Or switch "
         "Secure Boot off.",
@@ -257,7 +272,7 @@ def _not_enrolled(scan: Scan) -> Reason:
         return None
     return (
         f"{enforced}, and the key that signs {MODULE} seems not to be enrolled",
-        ENROLL,
+        have_it_accepted(here.secure_boot),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.scan.loading import lockdown
-from lightsleep.scan.obstacles import ENROLL
+from lightsleep.scan.loading import lockdown, secure_boot
+from lightsleep.scan.obstacles import have_it_accepted
 from lightsleep.scan.tree import Tree
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
 from lightsleep.settings.journalled import Session
@@ -66,7 +66,7 @@ def load(
         return session.load(module, list(argv), sets)
     except LightsleepError as error:
         if signature_refused(error.message, root):
-            error.add_note(ENROLL)
+            error.add_note(have_it_accepted(secure_boot(Tree(root))))
         raise
 
 

@@ -15,7 +15,7 @@ import fake_modules
 import pytest
 from measure_fakes import FakeBackend
 from measure_runs import TRUTH_NS, measured, run
-from scan_trees import plant, unfold
+from scan_trees import plant, set_secure_boot, unfold
 
 from lightsleep import sources
 from lightsleep.measure import cli, module, userspace
@@ -119,6 +119,7 @@ def test_load_says_where_there_is_no_room_to_build(
 
 def test_load_says_why_the_installed_module_is_refused(bare: Path) -> None:
     (bare / "absent").rename(bare / "refused")
+    set_secure_boot(bare, on=True)
     result = run("--load")
     assert result.exit_code == 1
     said = " ".join(result.output.split())
@@ -128,17 +129,27 @@ def test_load_says_why_the_installed_module_is_refused(bare: Path) -> None:
     assert "headers" not in said
 
 
-@pytest.mark.parametrize(("refusal", "hint"), [("refused", True), ("denied", False)])
+@pytest.mark.parametrize(
+    ("refusal", "secure_boot", "hint"),
+    [
+        ("refused", True, "sign it, or disable Secure Boot"),
+        ("refused", False, "boot without module.sig_enforce"),
+        ("denied", True, None),
+    ],
+)
 def test_load_says_why_a_module_that_was_just_built_is_refused(
-    refusal: str, hint: bool, bare: Path, monkeypatch: pytest.MonkeyPatch
+    refusal: str, secure_boot: bool, hint: str | None, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_build", lambda folder: folder / "test_cpuidle_latency.ko")
     plant(bare, f"{refusal}: test_cpuidle_latency\nsys/kernel/security/lockdown: [none] integrity")
+    set_secure_boot(bare, secure_boot)
     result = run("--load", "--mode", "module")
     assert result.exit_code == 1
     said = " ".join(result.output.split())
     assert "the kernel refuses test_cpuidle_latency" in said
-    assert ("sign it, or disable Secure Boot" in said) == hint
+    assert ("loads only signed modules" in said) == bool(hint)
+    assert (hint or "") in said
+    assert ("disable Secure Boot" in said) == bool(hint and secure_boot)
 
 
 def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:

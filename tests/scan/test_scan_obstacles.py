@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from scan_trees import NAMES, plant, unfold
+from scan_trees import NAMES, plant, set_secure_boot, unfold
 
 from lightsleep.namespaces import MACHINE_NAMESPACES
 from lightsleep.scan import explain, loading
@@ -255,6 +255,26 @@ def test_secure_boot(content: bytes, tmp_path: Path) -> None:
     (root / SECURE_BOOT).write_bytes(content)
     known = {b"\x06\0\0\0\1": True, b"\x06\0\0\0\0": False}
     assert collect(root)[0].loading.secure_boot is known.get(content)
+
+
+@pytest.mark.parametrize("secure_boot", [None, False, True])
+@pytest.mark.parametrize("enforced", [LOCKED, "sys/module/module/parameters/sig_enforce: Y"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_key_is_to_be_enrolled_only_where_the_kernel_would_load_it(
+    secure_boot: bool | None, enforced: str, signed: bool, tmp_path: Path
+) -> None:
+    """The kernel ignores the keys of the machine's owner while Secure Boot is off."""
+    root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module\n{enforced}")
+    if signed:
+        plant(root, f"{MODULE}: {SIGNATURE}\nvar/lib/dkms/mok.pub: KEY\n{OWNER_KEYS}: OTHER")
+    if secure_boot is not None:
+        set_secure_boot(root, secure_boot)
+    (one,) = obstacles(collect(root)[0])
+    assert one.id == ("not-enrolled" if signed else "unsigned")
+    assert ("mokutil --import" in one.fix) == bool(secure_boot)
+    assert ("switch Secure Boot off" in one.fix) == bool(secure_boot and not signed)
+    to_remove = "Remove module.sig_enforce and lockdown= from the kernel command line"
+    assert (to_remove in one.fix) != bool(secure_boot)
 
 
 MODULE_TEXT = b"module" * 100 + f"{SIGNATURE}\n".encode()

@@ -192,7 +192,11 @@ def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None
 @pytest.mark.parametrize(
     ("setting", "planted", "said"),
     [
-        ("lightsleep", "refused: cpuidle_lightsleep", "Key was rejected by service Enroll the key"),
+        (
+            "lightsleep",
+            "refused: cpuidle_lightsleep",
+            "Key was rejected by service Remove module.sig_enforce",
+        ),
         ("lightsleep", "ignored: cpuidle_lightsleep", "but the module is not loaded"),
         ("sysfs:/sys/module/m/value=1", "sys/module/m/value: 0", "Device or resource busy"),
     ],
