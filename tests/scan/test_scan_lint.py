@@ -155,6 +155,10 @@ QUIET = {
     "haltpoll-unused": [
         ("sap-hana-guest", ""),
         (
+            "sap-hana-guest",
+            f"{GOVERNOR}: menu\n{CPU}/cpuidle/current_driver: lightsleep",
+        ),
+        (
             "kvm-haltpoll",
             f"{GOVERNOR}: menu\n{CPU}/cpuidle/current_driver: none",
         ),

@@ -38,6 +38,8 @@ def _haltpoll_zero(scan: Scan) -> str | None:
 def _haltpoll_unused(scan: Scan) -> str | None:
     if facts.governor_is_haltpoll(scan) or not scan.haltpoll or not scan.cpus:
         return None
+    if scan.cpuidle.driver == facts.LIGHTSLEEP_DRIVER:  # decides by itself how long to poll
+        return None
     changed = [
         f"{name} {value}"
         for name, default in asdict(facts.HaltpollParameters()).items()
