@@ -439,6 +439,14 @@ def test_documentation_lists_the_rules() -> None:
     assert rows == [(rule.id, rule.severity, rule.why) for rule in RULES]
 
 
+def test_only_on_intel_an_option_of_intel_idle_limits_the_states(tmp_path: Path) -> None:
+    """An AMD machine has acpi_idle whatever the options of intel_idle say."""
+    machine, change, _ = FIRES["acpi-takes-over"]
+    (found,) = (x for x in findings(machine, change, tmp_path) if x.id == "acpi-takes-over")
+    assert found.fix.startswith("Add processor.max_cstate=1. On Intel, ")
+    assert "acpi_idle then binds" not in found.why
+
+
 def test_haltpoll_is_no_advice_where_the_kernel_does_not_offer_it(tmp_path: Path) -> None:
     change = f"{GOVERNOR}: menu\n{CPU}/cpuidle/available_governors: menu"
     (absent,) = (

@@ -128,9 +128,9 @@ RULES = (
         "acpi-takes-over",
         "warning",
         _acpi_takes_over,
-        "intel_idle.max_cstate=0 disables only intel_idle. acpi_idle then binds and offers the "
+        "intel_idle.max_cstate=0 disables only intel_idle. acpi_idle ignores it, and offers the "
         "deep states of the firmware.",
-        "Use intel_idle.max_cstate=1, or add processor.max_cstate=1.",
+        "Add processor.max_cstate=1. On Intel, intel_idle.max_cstate=1 alone is enough.",
     ),
     Rule(
         "max-cstate-unused",
