@@ -60,6 +60,8 @@ SBIN = "/usr/sbin:/sbin"
 
 GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 
+CPUS = "sys/devices/system/cpu"
+
 FILES = ("etc/modprobe.d/lightsleep.conf", "etc/modules-load.d/lightsleep.conf")
 """The only files that an owner may write, below the root."""
 
@@ -450,8 +452,8 @@ def _gone(name: str, undo: Undo, root: Path) -> str:
 
     A CPU that comes back may have its states as they were when it went (POWER).
     """
-    cpu = re.match(rf"{re.escape(str(root))}/?sys/devices/system/cpu/cpu(\d+)/", name)
-    if cpu and (root / f"sys/devices/system/cpu/cpu{cpu[1]}/online").exists():
+    cpu = re.match(rf"{re.escape(str(root / CPUS))}/cpu(\d+)/", name)
+    if cpu and _is_offline(root, cpu[1]):
         return f"CPU {cpu[1]} is offline; when it is back, see whether {name} is {undo.old}"
     return f"{name} is gone: nothing to set back"
 
@@ -461,13 +463,18 @@ def offline(root: Path, name: str) -> str | None:
 
     The kernel keeps such a file, and answers EBUSY.
     """
-    cpus = root / "sys/devices/system/cpu"
-    found = re.match(rf"{re.escape(str(cpus))}/(?:cpu(\d+)/cpufreq|cpufreq/policy(\d+))/", name)
+    cpus = re.escape(str(root / CPUS))
+    found = re.match(rf"{cpus}/(?:cpu(\d+)/cpufreq|cpufreq/policy(\d+))/", name)
     cpu = found[1] or found[2] if found else None
-    with contextlib.suppress(OSError):
-        if cpu and read_knob(root, str(cpus / f"cpu{cpu}/online")) == "0":
-            return cpu
-    return None
+    return cpu if cpu and _is_offline(root, cpu) else None
+
+
+def _is_offline(root: Path, cpu: str) -> bool:
+    """Return whether a CPU is offline; one that cannot go offline has no such file."""
+    try:
+        return read_knob(root, str(root / CPUS / f"cpu{cpu}/online")) == "0"
+    except OSError:
+        return False
 
 
 def said(setting: Setting, value: Value) -> str:

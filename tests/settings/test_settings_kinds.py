@@ -241,17 +241,21 @@ def test_of_a_choice_the_chosen_word_is_the_value(text: str, value: str, tmp_pat
     assert restorer.read_knob(tmp_path, str(tmp_path / "knob")) == value
 
 
-def test_of_a_cpu_that_is_offline_the_user_hears_what_to_look_at(root: Path) -> None:
-    """On POWER it comes back with its states as they were."""
+@pytest.mark.parametrize("online", ["0", "1"])
+def test_of_a_cpu_that_is_offline_the_user_hears_what_to_look_at(online: str, root: Path) -> None:
+    """On POWER it comes back with its states as they were. Else the driver has gone."""
     cpu = "sys/devices/system/cpu/cpu1"
     plant(root, f"{cpu}/cpuidle/state1/disable: 0\n{cpu}/online: 1")
     with journalled.session(root) as session:
         session.set(root / cpu / "cpuidle/state1/disable", "1")
         shutil.rmtree(root / cpu / "cpuidle")
-        plant(root, f"{cpu}/online: 0")
+        plant(root, f"{cpu}/online: {online}")
     (note,) = session.notes
-    assert note.startswith("CPU 1 is offline; when it is back, see whether ")
-    assert note.endswith("cpu1/cpuidle/state1/disable is 0")
+    if online == "0":
+        assert note.startswith("CPU 1 is offline; when it is back, see whether ")
+        assert note.endswith("cpu1/cpuidle/state1/disable is 0")
+    else:
+        assert note.endswith("cpu1/cpuidle/state1/disable is gone: nothing to set back")
 
 
 @pytest.mark.parametrize(
