@@ -172,7 +172,9 @@ class Session:
         header = journal.read_text().partition("\n")[0]
         undos = restorer.read(kept, self._root)[1] if kept.exists() else {}
         for setting, undo in self._undos().items():
-            earlier = undos.get(setting, Undo(undo.old))
+            earlier = undos.get(setting)
+            if earlier is None or _was_set_by_others(setting, undo.old, earlier):
+                earlier = Undo(undo.old)
             # A value of the meantime that comes back later is somebody else's.
             last = (
                 {self._last[setting]} if setting in self._last else undo.written | earlier.written
@@ -273,6 +275,15 @@ class Session:
                         f"{knob[1]} was {restorer.changed(knob, now)} by somebody else meanwhile: "
                         "find out who changes it, and start again"
                     )
+
+
+def _was_set_by_others(setting: Setting, found: Value, earlier: Undo) -> bool:
+    """Return whether somebody else has set a knob since an ``earlier`` command kept it.
+
+    What is ``found`` then is to come back. What becomes of modules and files, disable decides.
+    """
+    same = KINDS[setting[0]].same
+    return setting[0] == "knob" and not any(same(found, x) for x in (earlier.old, *earlier.written))
 
 
 def _instead(setting: Setting, found: Value) -> str:

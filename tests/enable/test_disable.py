@@ -165,6 +165,18 @@ def test_what_an_admin_set_again_is_left(root: Path) -> None:
     assert governor.read_text() == "ladder\n"
 
 
+@pytest.mark.parametrize("setting", ["governor:menu", "haltpoll"])
+def test_what_an_admin_set_between_two_enables_comes_back(setting: str, root: Path) -> None:
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu teo haltpoll")
+    done("enable", "lightsleep+governor:ladder")
+    governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    governor.write_text("teo\n")
+    done("enable", setting)
+    assert governor.read_text() == f"{setting.removeprefix('governor:')}\n"
+    assert "by somebody else" not in done("disable")
+    assert governor.read_text() == "teo\n"
+
+
 def test_a_module_in_use(root: Path) -> None:
     done("enable", "--persist")
     plant(root, "busy: cpuidle_lightsleep")
