@@ -5,7 +5,8 @@ Each module is a folder in sys/module with its parameters; the drivers bind and 
 module named in the file ``refused`` of the folder cannot be loaded, nor can one in ``denied``,
 which is refused as a kernel does that is locked down. One in ``absent`` is not installed, one in
 ``ignored`` is not loaded, and nobody complains; one in ``busy`` cannot be unloaded. The file
-``slow`` holds how many seconds each takes when it is half done.
+``slow`` holds how many seconds each takes when it is half done. Of modprobe.d, modprobe obeys the
+lines 'install'.
 """
 
 import contextlib
@@ -25,7 +26,16 @@ case $0 in */modprobe)
 	grep -qsx "$name" ROOT/absent && {
 		echo "modprobe: FATAL: Module $name not found in directory /lib/modules/6.12.0" >&2
 		exit 1
-	} ;;
+	}
+	line="install $(echo "$name" | tr _ .)"
+	command=$(sed -n "s/^$line //p" ROOT/etc/modprobe.d/*.conf 2>/dev/null)
+	case $command in '' | *modprobe*) ;; *)
+		sh -c "$command" && exit 0
+		why="Error running install command '$command' for module $name: retcode $?"
+		echo "modprobe: ERROR: ../libkmod/libkmod-module.c:1084 command_do() $why" >&2
+		echo "modprobe: ERROR: could not insert '$name': Operation not permitted" >&2
+		exit 1 ;;
+	esac ;;
 esac
 grep -qsx "$name" ROOT/refused && { echo "$0: refused: Key was rejected by service" >&2; exit 1; }
 grep -qsx "$name" ROOT/denied && { echo "$0: denied: Operation not permitted" >&2; exit 1; }

@@ -83,9 +83,18 @@ def setting(options: dict[str, str]) -> str:
 def kept_away_by(root: Path, module: str) -> list[str]:
     """Return the files that keep a module from being loaded at boot."""
     texts, _ = _texts(root, "modprobe.d")
-    found = [name for name, text in texts.items() if _keeps_away(text, module)]
+    found = [x for x, text in texts.items() if _blacklists(text, module) or _replaces(text, module)]
     on_command_line = module in _on_command_line(root, "modprobe.blacklist")
     return found + ([COMMAND_LINE] if on_command_line else [])
+
+
+def is_replaced(root: Path, module: str) -> bool:
+    """Return whether modprobe runs a command in place of loading a module.
+
+    It does so for whoever calls it. A blacklist counts only for what a boot loads.
+    """
+    texts, _ = _texts(root, "modprobe.d")
+    return any(_replaces(text, module) for text in texts.values())
 
 
 def blacklist(name: str) -> str:
@@ -100,21 +109,25 @@ def loaded_by(name: str) -> str:
     return "it from modules_load=" if name == COMMAND_LINE else "the line"
 
 
-def _keeps_away(text: str, module: str) -> bool:
-    """Return whether lines of modprobe.d keep a boot from loading a module.
+def _blacklists(text: str, module: str) -> bool:
+    """Return whether lines of modprobe.d keep a boot from loading a module that it names."""
+    lines = [line.split() for line in _lines(text, "#")]
+    return module in {_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1}
 
-    One that has modprobe run a command in place of loading it also fails what needs the module. A
-    command may load it all the same.
+
+def _replaces(text: str, module: str) -> bool:
+    """Return whether lines of modprobe.d have a command run in place of loading a module.
+
+    That also fails what needs the module. A command may load it all the same.
     """
     lines = [line.split() for line in _lines(text, "#")]
-    listed = {_name(x[1]) for x in lines if x[0] == "blacklist" and len(x) > 1}
     replaced = {
         _name(x[1])
         for x in lines
         if x[0] == "install" and len(x) > 2 and not re.search("modprobe|insmod", " ".join(x[2:]))
     }
     needed = {module, MODULE} if module in LOADERS else {module}
-    return module in listed or not replaced.isdisjoint(needed)
+    return not replaced.isdisjoint(needed)
 
 
 def _on_command_line(root: Path, option: str) -> list[str]:

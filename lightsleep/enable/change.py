@@ -384,9 +384,11 @@ def _check_boot_loads(root: Path, now: bool) -> None:
     """
     where = [x for x in boot.kept_away_by(root, MODULE) if now or x != boot.COMMAND_LINE]
     if where:
+        # Nor would it be loaded now where modprobe runs something else.
+        instead = _or_without_persist(now and not boot.is_replaced(root, MODULE))
         raise LightsleepError(
             f"--persist: {boot.blacklist(where[0])} keeps a boot from loading {MODULE}. Remove it "
-            f"there, and repeat this command{_or_without_persist(now)}"
+            f"there, and repeat this command{instead}"
         )
 
 

@@ -12,7 +12,7 @@ from lightsleep.scan.loading import lockdown, secure_boot
 from lightsleep.scan.obstacles import have_it_accepted
 from lightsleep.scan.tree import Tree
 from lightsleep.settings.catalogue import Change, Hold, Knob, Load, Unload
-from lightsleep.settings.journalled import Session
+from lightsleep.settings.journalled import INSTALL_FAILED, Session
 
 LATENCY = "dev/cpu_dma_latency"
 REJECTED = ("Key was rejected", "Required key not available")
@@ -74,6 +74,8 @@ def signature_refused(refusal: str, root: Path) -> bool:
     """Return whether a module was refused because of its signature, or for want of one."""
     if any(text in refusal for text in REJECTED):
         return True
+    if INSTALL_FAILED in refusal:  # to modprobe, a status of 1 is EPERM
+        return False
     return DENIED in refusal and lockdown(Tree(root)) is not None
 
 

@@ -33,6 +33,9 @@ from lightsleep.settings.restorer_process import RestorerProcess
 
 RUN_DIR = "run/lightsleep"
 
+INSTALL_FAILED = "Error running install command"
+"""What modprobe says where a line 'install' of modprobe.d has it run a command, and that fails."""
+
 
 class KnobGone(LightsleepError):
     """A knob is not there: its CPU goes offline, or its driver was unloaded."""
@@ -238,7 +241,10 @@ class Session:
             # ENODEV: it went while it was open.
             gone = error.errno in (errno.ENOENT, errno.ENODEV)
             error_class = KnobGone if gone else LightsleepError
-            raise error_class(f"cannot {what}: {error.strerror}") from error
+            why = str(error.strerror)
+            if INSTALL_FAILED in why:
+                why += f"; {_where_replaced(setting[1])}"
+            raise error_class(f"cannot {what}: {why}") from error
         if not kind.same(found, value):
             raise LightsleepError(f"cannot {what}: {_instead(setting, found)}")
         self._last[setting] = value
@@ -289,11 +295,13 @@ def _was_set_by_others(setting: Setting, found: Value, earlier: Undo) -> bool:
 def _instead(setting: Setting, found: Value) -> str:
     """Return what became of a setting that does not have its new value, and what to do."""
     if setting[0] == "module" and found is None:
-        return (
-            "modprobe succeeded, but the module is not loaded; look for it in 'install' lines of "
-            f"modprobe.d: modprobe --showconfig | grep {setting[1]}"
-        )
+        return f"modprobe succeeded, but the module is not loaded; {_where_replaced(setting[1])}"
     return f"it reads {found} afterwards"
+
+
+def _where_replaced(module: str) -> str:
+    """Return where to look for what modprobe runs in place of loading a module."""
+    return f"look for it in 'install' lines of modprobe.d: modprobe --showconfig | grep {module}"
 
 
 @contextlib.contextmanager

@@ -177,6 +177,31 @@ def test_what_cannot_be_done_with_later_is_not_proposed(haltpoll: bool, root: Pa
         assert ("leave out --persist" in said) == proposed
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [("/bin/false", "Error running install command '/bin/false'"), ("/bin/true", "succeeded, but")],
+)
+def test_what_modprobe_replaces_is_not_loaded_now_either(
+    command: str, why: str, root: Path
+) -> None:
+    plant(root, f"etc/modprobe.d/x.conf: install cpuidle_lightsleep {command}")
+    plant(root, f"{MODULE}: ~Module signature appended~")
+    plant(root, "sys/kernel/security/lockdown: none [integrity] confidentiality")
+    set_secure_boot(root, on=True)
+    before = fake_modules.snapshot(root)
+    said = " ".join(run("enable", "--persist").output.split())
+    assert "a line in /etc/modprobe.d/x.conf keeps a boot from loading" in said
+    assert "and repeat this command" in said
+    assert "leave out --persist" not in said
+    refused = run("enable")
+    assert refused.exit_code == 1
+    said = " ".join(refused.output.split())
+    assert why in said
+    assert "modprobe --showconfig | grep cpuidle_lightsleep" in said
+    assert "mokutil" not in said
+    assert fake_modules.snapshot(root) == before
+
+
 def test_the_next_boot_may_be_of_a_kernel_that_has_the_module(root: Path) -> None:
     """The headers of an older kernel, which still runs, may no longer be on offer."""
     (root / MODULE).unlink()
