@@ -63,6 +63,12 @@ HARDWARE_DRIVERS = {
 }
 """Drivers of the processor's own idle states -> what is known about getting rid of them."""
 
+HAS_MWAIT = (
+    "A hypervisor shows MWAIT only to guests that may wait by themselves, so these states cause no "
+    "exit."
+)
+"""What to say of intel_idle in a guest, where acpi_idle may find no states."""
+
 FORCE = "cpuidle_haltpoll.force"
 KEEPS_HALTPOLL_AWAY = "initcall_blacklist=haltpoll_init"
 
@@ -124,6 +130,8 @@ def _other_driver(scan: Scan) -> Reason:
     if driver == "haltpoll":
         return what, f"It is built into this kernel. {_without_haltpoll(scan)}"
     if why := HARDWARE_DRIVERS.get(driver):
+        if driver == "intel_idle" and scan.hypervisor:
+            why = HAS_MWAIT
         return (
             f"{what}; {driver} knows the processor's own idle states",
             f"{why} lightsleep serves machines without a driver, such as most guests. Here, try "

@@ -448,6 +448,20 @@ def test_hardware_drivers_are_no_obstacle_to_unload(tmp_path: Path) -> None:
     assert "no-deeper-than" in one.fix
 
 
+@pytest.mark.parametrize("guest", [False, True])
+def test_of_acpi_idle_only_bare_metal_is_known_to_have_it_besides(
+    guest: bool, tmp_path: Path
+) -> None:
+    """QEMU's guests with MWAIT have no states of ACPI."""
+    root = unfold("intel-laptop", tmp_path)
+    if guest:
+        plant(root, "proc/cpuinfo: flags : fpu hypervisor monitor")
+    (one,) = obstacles(collect(root)[0])
+    assert one.id == "other-driver"
+    assert ("acpi_idle is bound then" in one.fix) != guest
+    assert ("cause no exit" in one.fix) == guest
+
+
 @pytest.mark.parametrize("loaded", [False, True])
 def test_haltpoll_gives_way_where_it_can_be_unloaded(loaded: bool, tmp_path: Path) -> None:
     root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module")
