@@ -85,3 +85,10 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
 def test_what_the_page_removes_is_what_the_unit_writes() -> None:
     unit = (ROOT / "contrib/systemd/lightsleep-watch.service").read_text()
     assert f"--openmetrics {METRICS}\n" in unit
+
+
+def test_an_upgrade_keeps_the_servers_on_which_lightsleep_runs() -> None:
+    source = (ROOT / "kernel/drivers/cpuidle/cpuidle-lightsleep.c").read_text()
+    (driver,) = re.findall(r'struct cpuidle_driver driver = \{\n\t\.name = "(\w+)"', source)
+    fine, _, _ = PAGE.read_text().partition("current_driver'")[2].partition("Take each server")
+    assert f"`{driver}`" in fine
