@@ -83,6 +83,7 @@ def test_a_test_that_fails_each_time_has_failed() -> None:
 def ran(tests: str) -> subprocess.CompletedProcess[str]:
     """Run tests of the shell library on this machine."""
     functions = "good() { :; }; skips() { skip no disk; }; bad() { fail broken; }"
+    functions += "; language() { env | grep ^LC_ALL=; }"
     script = f". {SELFTESTS}/ktap.sh; {functions}; run_tests {tests}"
     return subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False)
 
@@ -100,3 +101,9 @@ def test_a_script_of_which_all_tests_skip_has_not_passed(tests: str, status: int
     done = ran(tests)
     assert (done.returncode, done.stderr) == (status, "")
     assert len(parse(done.stdout).skipped) == tests.split().count("skips")
+
+
+def test_tools_print_english_whoever_runs_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests look for words of an error, which the C library translates."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert "# LC_ALL=C\n" in ran("language").stdout

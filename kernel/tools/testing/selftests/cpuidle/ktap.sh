@@ -5,6 +5,9 @@
 # or anything else (not ok); what it prints becomes diagnostics, and so does how
 # long it took. run_tests ends the script with the status that kselftest expects.
 
+# Tests compare what tools print, and the C library translates its messages for errors.
+export LC_ALL=C
+
 KSFT_SKIP=4
 running=
 
