@@ -106,6 +106,16 @@ def test_a_page_removes_every_module_that_make_installs() -> None:
     assert set(removed.split(",")) == installed
 
 
+def test_what_root_installs_from_pip_is_for_all_users() -> None:
+    """sudo adds the user's umask to its own: with 077, only root could run the command."""
+    text = (ROOT / "docs/packages.md").read_text()
+    blocks = [x for x in re.findall(r"(?m)(?:^    .*\n)+", text) if "-m venv /opt/light" in x]
+    upgrades = re.findall(r"To upgrade(?: it)?: `.*?the\s`pip`\sline", text, re.DOTALL)
+    assert (len(blocks), len(upgrades)) == (2, 2)
+    assert all(x.startswith("    umask 022\n") for x in blocks)
+    assert all("`git pull`, `umask 022`, " in " ".join(x.split()) for x in upgrades)
+
+
 def test_the_experiment_of_the_how_to_is_one() -> None:
     text = (ROOT / "docs/how-to/add-an-experiment.md").read_text()
     (code,) = re.findall(r"(?s)```python\n(.+?)```", text)
