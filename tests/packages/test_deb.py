@@ -49,6 +49,8 @@ def build(root: Root, number: int, changed: str = "") -> str:
     source = root.path / f"root/{number}/source"
     argv = [sys.executable, f"{ROOT}/scripts/debian_source.py", str(source)]
     subprocess.run(argv, check=True, capture_output=True)
+    # As in a clone of a user whose umask is 077.
+    subprocess.run(["chmod", "-R", "go=", source], check=True)
     changelog = source / "debian/changelog"
     text = re.sub(r"\((.*)\)", rf"(\1.{number})", changelog.read_text(), count=1)
     changelog.write_text(text)
@@ -94,6 +96,13 @@ def test_documentation_is_as_in_the_source_tree(built: tuple[Root, str, str]) ->
     assert list(unpacked.glob("**/systemd/system/lightsleep-watch.service"))
     package = (there / "lightsleep").readlink()
     assert (there / package / "scan/scan.schema.json").is_file()
+
+
+def test_modes_are_not_those_of_the_clone(built: tuple[Root, str, str]) -> None:
+    root, _, _ = built
+    listed = root.run("for package in /root/1/*.deb; do dpkg-deb --contents $package; done")
+    modes = {line.split()[0] for line in listed.splitlines() if not line.startswith("l")}
+    assert modes == {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x"}
 
 
 def modules(root: Root, kernel: str) -> set[str]:

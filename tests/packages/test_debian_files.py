@@ -59,15 +59,23 @@ def documentation() -> set[Path]:
     return there
 
 
-@pytest.mark.parametrize("command", ["dh_compress", "dh_fixperms"])
-def test_documentation_is_as_in_the_source_tree(command: str) -> None:
-    """Debhelper gzips pages, and takes the right to execute from all documentation."""
-    found = re.search(rf"(?m)^\t{command} (.*)$", (ROOT / "debian/rules").read_text())
+def test_pages_are_as_in_the_source_tree() -> None:
+    """Debhelper gzips them."""
+    found = re.search(r"(?m)^\tdh_compress (.*)$", (ROOT / "debian/rules").read_text())
     left = [word.removeprefix("-X") for word in (found[1].split() if found else [])]
     for file in documentation():
-        packed = command == "dh_compress" and file.suffix not in (".png", ".svg")
-        if packed or (command == "dh_fixperms" and file.stat().st_mode & 0o111):
+        if file.suffix not in (".png", ".svg"):
             assert any(x in str(file.relative_to(ROOT)) for x in left), file
+
+
+def test_modes_are_those_of_the_package_and_not_of_the_clone() -> None:
+    """Debhelper takes the right to execute from all documentation, but sets no mode with -X."""
+    rules = (ROOT / "debian/rules").read_text()
+    assert not re.search("dh_fixperms.*-X", rules)
+    (set_again,) = re.findall(r"(?m)^execute_after_dh_fixperms:\n\tchmod 755 (.*)$", rules)
+    scripts = {x.relative_to(ROOT) for x in documentation() if x.stat().st_mode & 0o111}
+    folder = "debian/lightsleep/usr/share/doc/lightsleep"
+    assert set(set_again.split()) == {f"{folder}/{x}" for x in scripts}
 
 
 def test_our_page_is_not_the_changelog_of_the_package() -> None:
