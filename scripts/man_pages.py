@@ -376,7 +376,7 @@ def man_page(words: str, context: click.Context, date: str) -> str:
     others = [context.parent.command_path] if context.parent else []
     others += [f"lightsleep {verb}" for verb in page.see]
     named = ", ".join(f"{bold(x.replace(' ', '-'))}(1)" for x in others)
-    told = f"The Debian package has the pages of documentation, with all results, in {DOCS}."
+    told = f"The packages have the pages of documentation, with all results, in {DOCS}."
     lines += [".SH SEE ALSO", *([named, ".PP"] if named else []), roff(told)]
     return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 from scan_trees import plant
+from test_debian_files import beside_the_pages
 
 import lightsleep
 
@@ -172,9 +173,18 @@ def test_a_link_to_a_copy_of_our_file_stays(package: str, tmp_path: Path) -> Non
     assert not (tmp_path / "etc/modprobe.d/lightsleep.conf").exists()
 
 
-def test_what_the_pages_point_to_is_beside_them() -> None:
-    (line,) = re.findall(r"(?m)^%doc (.*)$", SPEC)
-    assert line.split() == (ROOT / "debian/lightsleep.docs").read_text().split()
+def test_what_the_pages_point_to_is_beside_them(tmp_path: Path) -> None:
+    assert "\n%doc %{_docdir}/%{name}\n" in SPEC
+    (commands,) = re.findall(r"(?ms)^# Pages link to .*?\n\n", SPEC)
+    script = commands.replace("%{name}", "lightsleep").replace("%{buildroot}", str(tmp_path))
+    script = script.replace("%{_docdir}", "/doc").replace("%{python3_sitelib}", "/site")
+    plant(tmp_path, "site/lightsleep/scan/scan.schema.json: {}")
+    subprocess.run(["sh", "-ec", script], cwd=ROOT, check=True)
+    there = tmp_path / "doc/lightsleep"
+    pages = (ROOT / "debian/lightsleep.docs").read_text().split()
+    assert all((there / name).exists() for name in (*pages, *beside_the_pages()))
+    assert not (there / "lightsleep").readlink().is_absolute()
+    assert (there / "docs/../lightsleep/scan/scan.schema.json").exists()
 
 
 @pytest.mark.parametrize("status", [0, 1])

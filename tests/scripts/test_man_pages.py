@@ -63,6 +63,7 @@ def test_a_page_says_where_the_documentation_is(pages: Path, words: str) -> None
     """On a server without a clone, nothing else does."""
     see = page(pages, words).read_text().partition("\n.SH SEE ALSO\n")[2].replace("\\", "")
     assert f"in {script['DOCS']}." in see
+    assert "Debian" not in see  # the package for RPM has the pages, too
     folder, name = script["DOCS"].rsplit("/", 1)
     assert folder == "/usr/share/doc/lightsleep"
     assert name in (ROOT / "debian/lightsleep.docs").read_text().split()
