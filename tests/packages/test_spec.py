@@ -15,6 +15,7 @@ import pytest
 from paths import ROOT
 from scan_trees import plant
 from test_debian_files import beside_the_pages
+from test_prerm import BY_PIP, elsewhere
 
 import lightsleep
 
@@ -70,6 +71,7 @@ def ran(
     (modules / "cpuidle_lightsleep" if loaded else modules).mkdir(parents=True)
     script = scriptlet(name).replace("/proc/1/root", root).replace("/sys/module", str(modules))
     script = script.replace(" /etc/", f" {folder}/etc/").replace(" /run/", f" {folder}/run/")
+    script = elsewhere(script, folder)
     with notes.open("a") as output:
         done = subprocess.run(
             ["/bin/sh", "-e", "-c", script, "sh", left],
@@ -154,6 +156,15 @@ def test_an_upgrade_disables_nothing(package: str, tmp_path: Path) -> None:
 def test_the_driver_may_be_there_without_the_command(tmp_path: Path) -> None:
     assert ran(tmp_path, "preun dkms", REMOVED, 0, there=False) == (0, "dkms remove\n")
     assert files(tmp_path) == 0
+
+
+@pytest.mark.parametrize("place", BY_PIP)
+def test_the_command_from_pip_undoes_what_it_enabled(place: str, tmp_path: Path) -> None:
+    command = f"{place}/lightsleep"
+    plant(tmp_path, f"{command}: #!/bin/sh\n{command}: echo by pip: $1")
+    (tmp_path / command).chmod(0o755)
+    found, told = ran(tmp_path, "preun dkms", REMOVED, 0, there=False)
+    assert (found, told) == (0, "by pip: disable\ndkms remove\n")
 
 
 @pytest.mark.parametrize("package", ["preun", "preun dkms"])
