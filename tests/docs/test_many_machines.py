@@ -46,6 +46,9 @@ def test_the_page_reaches_every_machine_that_is_there(tmp_path: Path) -> None:
     # What an earlier attempt left, and what somebody copied there for something else.
     for name in ("lightsleep_0", "lightsleep-dkms_0", "lightsleep-test-dkms_0"):
         (tmp_path / f"all/two/{name}.deb").touch()
+    # What a server said that is not asked any more.
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/former.txt").write_text(f"{PAYS}\n")
     (tmp_path / "hosts").write_text("one\ngone\ntwo\n")
     (tmp_path / "first").write_text("one\n")
     shell = re.findall(r"(?m)^    (.*)$", PAGE.read_text())
