@@ -219,6 +219,31 @@ def test_a_kernel_without_module_is_told(
     assert (f"lightsleep-dkms: no module is installed for kernel {kernel}. DKMS" in notes) == told
 
 
+def test_the_comment_says_how_to_build_and_install(tmp_path: Path) -> None:
+    """On a machine that has built no package yet."""
+    tree, folder = "0.1.0~2.gb", "~/rpmbuild/RPMS/noarch"
+    names = [f"lightsleep-{x}-1.noarch.rpm" for x in (tree, f"dkms-{tree}", "0.1.0~1.ga")]
+    tools = {
+        "python3": f'mkdir -p "$2"; touch "$2/pyproject.toml"; echo {tree}',
+        "rpmbuild": "tar -tzf ~/rpmbuild/SOURCES/*.tar.gz > ~/packed\n"
+        f"mkdir -p {folder}; cd {folder} && touch {' '.join(names)}",
+        "sudo": 'echo "$@" >> ~/asked',
+    }
+    (tmp_path / "bin").mkdir()
+    for name, script in tools.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh -e\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    commands = re.findall(r"(?m)^#   (.*)$", SPEC)
+    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-ec", "\n".join(commands)], cwd=tmp_path, env=environment, check=True)
+    packed = (tmp_path / "packed").read_text().split()
+    assert packed == [f"lightsleep-{tree}/", f"lightsleep-{tree}/pyproject.toml"]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert "dnf builddep contrib/lightsleep.spec" in asked
+    built = [Path(word).name for word in asked[-1].split()[2:]]
+    assert sorted(built) == sorted(names[:2])
+
+
 def test_the_version_is_that_of_the_tree() -> None:
     """A tree that is no release has one that names the commit; else it is the next release."""
     assert f"%{{!?tree:%global tree {lightsleep.__version__}}}\n" in SPEC
