@@ -146,6 +146,7 @@ class Builder:
 
     def cpu_idle(self, number: int, now_ns: int, state: int) -> None:
         """A CPU enters a state, or leaves one."""
+        self._metadata.met.add("cpu_idle")
         cpu = self._cpus[number]
         if state == EXIT:
             if cpu.phase == "idle":
@@ -196,6 +197,7 @@ class Builder:
 
     def waking(self, number: int, now_ns: int, wakee: int, comm: str, pid: int) -> None:
         """A task is woken on a CPU; it may run on another."""
+        self._metadata.met.add("sched_waking")
         self._cpus[number].woke = wakee
         if len(self._wakings) >= MAX_WAKINGS:
             self._wakings.clear()
@@ -210,10 +212,12 @@ class Builder:
 
     def switch_between_tasks(self, task: int) -> None:
         """A CPU that was not idle runs a task."""
+        self._metadata.met.add("sched_switch")
         self._wakings.pop(task, None)
 
     def switch_from_idle(self, number: int, now_ns: int, comm: str, pid: int) -> None:
         """A CPU runs a task again."""
+        self._metadata.met.add("sched_switch")
         cpu = self._cpus[number]
         waking = self._wakings.pop(pid, None)
         if cpu.phase == "left":
@@ -230,6 +234,7 @@ class Builder:
 
     def switch_to_idle(self, number: int, now_ns: int) -> None:
         """A CPU has nothing to run."""
+        self._metadata.met.add("sched_switch")
         cpu = self._cpus[number]
         if cpu.phase == "left":  # idle time was injected: a thread was idle, which goes now
             self._emit(number, cpu)

@@ -153,6 +153,7 @@ void builder_cpu_idle(struct builder *b, int number, int64_t now_ns, uint32_t st
 {
 	struct cpu *cpu = &b->cpus[number];
 
+	b->met |= MET_CPU_IDLE;
 	if (state == EXIT) {
 		if (cpu->phase == IDLE) {
 			cpu->phase = LEFT;
@@ -285,6 +286,7 @@ void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee
 {
 	struct waking *waking;
 
+	b->met |= MET_WAKING;
 	b->cpus[number].woke = wakee;
 	if (b->waking_count >= MAX_WAKINGS)
 		forget_those_before_the_loss(b);
@@ -308,6 +310,7 @@ void builder_switch_between_tasks(struct builder *b, int32_t task)
 {
 	struct waking *waking = slot_of(b, task);
 
+	b->met |= MET_SWITCH;
 	if (waking->used)
 		forget(b, waking);
 }
@@ -331,6 +334,7 @@ void builder_switch_from_idle(struct builder *b, int number, int64_t now_ns, con
 	/* Since events were lost, the task may have run, and been woken again. */
 	struct waking *waking = found->used && found->losses == b->losses ? found : NULL;
 
+	b->met |= MET_SWITCH;
 	if (cpu->phase == LEFT && waking && waking->cpu != number &&
 	    waking->at_ns > cpu->left_ns) {	/* the CPU was awake already */
 		emit(b, number, cpu, NULL, 0, NULL, 0);
@@ -352,6 +356,7 @@ void builder_switch_to_idle(struct builder *b, int number, int64_t now_ns)
 {
 	struct cpu *cpu = &b->cpus[number];
 
+	b->met |= MET_SWITCH;
 	if (cpu->phase == LEFT)	/* idle time was injected: a thread was idle, which goes now */
 		emit(b, number, cpu, NULL, 0, NULL, 0);
 	else if (cpu->phase == IDLE)	/* the switch between is lost */

@@ -21,6 +21,9 @@ enum cause { IPI, STORE, TIMER, TICK, DEVICE, UNKNOWN };
 
 enum miss { NO_MISS, ABOVE, BELOW };
 
+/* Events that happened, in the order of NEEDED of model.py. */
+enum { MET_CPU_IDLE = 1, MET_WAKING = 2, MET_SWITCH = 4 };
+
 /* Which columns of a row have a value. */
 enum { HAS_SLEEP = 1, HAS_EVENT = 2, HAS_WAKER = 4, HAS_WAKEE = 8 };
 
@@ -95,6 +98,7 @@ struct name {
 /**
  * struct builder - Builder of build.py
  * @out: where rows go
+ * @met: which of the events that are needed have happened
  * @error: why an event cannot follow those before it; empty as long as all can
  */
 struct builder {
@@ -111,6 +115,7 @@ struct builder {
 	uint64_t events;
 	uint64_t incomplete;
 	uint32_t losses;
+	uint32_t met;
 	char error[200];
 };
 

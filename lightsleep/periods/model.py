@@ -28,6 +28,11 @@ PLAIN: dict[str, tuple[type, ...]] = {
 
 CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 
+NEEDED = ("cpu_idle", "sched_waking", "sched_switch")
+"""Events without which nothing tells which tasks waited for a CPU in an idle state."""
+
+LACKS = "the recording has no event "
+"""How the note begins that one of these is missing."""
 
 MAX_CPUS = 1 << 16
 MAX_STATES = 256
@@ -64,6 +69,7 @@ class Metadata:
     ``driver_cost_ns`` is by which figure cpuidle-lightsleep decides on a CPU, where it was loaded.
     ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
     ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
+    ``met`` are the events of NEEDED that are in the recording.
     ``supposed`` are CPUs whose idle states nobody described; see architecture.py.
     """
 
@@ -87,6 +93,7 @@ class Metadata:
     window_ns: tuple[int, int] | None = None
     cpus: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
+    met: set[str] = field(default_factory=set)
     supposed: set[int] = field(default_factory=set)
 
     @property
@@ -131,6 +138,11 @@ class Metadata:
         """Whether a CPU in this state polls and never halts, as far as somebody said so."""
         return (cpu, state) in self.polled
 
+    @property
+    def lacking(self) -> str | None:
+        """The note that an event of NEEDED is missing; None where there is no such note."""
+        return next((note for note in self.notes if note.startswith(LACKS)), None)
+
     def warnings(self) -> list[str]:
         """Return what a reader has to know about the figures of the recording."""
         said = list(self.notes)
@@ -163,7 +175,7 @@ class Metadata:
             for state, name in sorted(states.items())
         ]
         of_states = ("polling", "disabled", "advertised_us", "residency_us")
-        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "supposed"):
+        for key in (*of_states, "expected_ns", "window_ns", "cpus", "seen", "met", "supposed"):
             del plain[key]
         return headed(SCHEMA, VERSION, plain | {"states": pairs})
 

@@ -480,7 +480,7 @@ static void print_the_rest(struct reader *r)
 		printf("%s%d", comma, cpu);
 		comma = ", ";
 	}
-	printf("]}\n");
+	printf("], \"met\": %" PRIu32 "}\n", r->b.met);
 }
 
 int main(int argc, char **argv)

@@ -16,7 +16,7 @@ from lightsleep.periods import architecture, description, formats
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, Metadata
+from lightsleep.periods.model import CAUSES, LACKS, NEEDED, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.terminal import progress
 
@@ -73,6 +73,7 @@ def _batches(path: Path, form: formats.Format, metadata: Metadata) -> Iterator[p
             f"{path}: {formats.NOTHING}"
             + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
+    metadata.notes += _lacking(metadata)
     if silent := metadata.cpus - metadata.seen - metadata.lost.keys():
         metadata.notes.append(
             f"no event is recorded of CPU {cpulist.format(silent)}, which slept or ran a single "
@@ -86,6 +87,17 @@ def _batches(path: Path, form: formats.Format, metadata: Metadata) -> Iterator[p
             f"the last event is {early_ns / 1e9:.1f} s before the end of the recording: the file "
             "may be damaged"
         )
+
+
+def _lacking(metadata: Metadata) -> list[str]:
+    """Return a note where an event of NEEDED is missing, and may not have been recorded."""
+    missing = [event for event in NEEDED if event not in metadata.met]
+    if not missing or metadata.cpus:  # lightsleep recorded it: there was none
+        return []
+    return [
+        f"{LACKS}{' and no '.join(missing)}, so it cannot tell which tasks waited for a CPU in an "
+        "idle state; unless that was recorded and none occurred, record again with it"
+    ]
 
 
 def _check_window(path: Path, metadata: Metadata, first_ns: int) -> None:

@@ -70,6 +70,8 @@ def line(lost: TimeLost, name: str, wakes: Wakes) -> Line:
 def headline(lost: TimeLost) -> list[str]:
     """Return the answer in a few sentences."""
     if not lost.all.count:
+        if lost.metadata.lacking:
+            return ["The recording cannot tell whether tasks waited for a CPU in an idle state."]
         return ["No task was seen to wait for a CPU in an idle state."]
     said = [
         f"In {seconds(lost.metadata.span_ns)}, {counted(lost.all.count, 'wakeup')} found "

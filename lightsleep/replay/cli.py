@@ -216,7 +216,8 @@ def _replayed(path: Path, policies: str, given: Given | None, weight: int) -> tu
         try:
             # Has no name: it is gone with this process, whatever ends that.
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
-            costs = require_costs(path, _tabled(recording, file.fileno(), given), given)
+            found = _tabled(recording, file.fileno(), given)
+            costs = require_costs(path, found, given, recording.metadata)
         except OSError as error:
             raise LightsleepError(
                 f"{path}: cannot write its idle periods to {folder}: {error.strerror or error}; "

@@ -116,7 +116,7 @@ class Evidence:
 
     def __init__(self, metadata: Metadata) -> None:
         """Begin with nothing."""
-        self._metadata, self._tables = metadata, Tables(metadata)
+        self.metadata, self._tables = metadata, Tables(metadata)
         # By what a table says, not by its number: CPUs that had no event are forgotten in the end.
         self._by_table: defaultdict[tuple[Content, int], Wakes] = defaultdict(Wakes)
         self._references: defaultdict[Content, Wakes] = defaultdict(Wakes)
@@ -130,7 +130,7 @@ class Evidence:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the next rows."""
-        rows = Rows(self._metadata, batch)
+        rows = Rows(self.metadata, batch)
         at_once = (rows.state == AWAKE) | rows.polls
         idle = rows.state != AWAKE
         self._periods += int(idle.sum())
@@ -209,7 +209,7 @@ class Evidence:
         """
         if not (self._by_table or (given and self._by_itself)):
             return None
-        metadata = self._metadata
+        metadata = self.metadata
         tables = Tables(metadata)
         cpus = {tables.number(content): cpu for content, cpu in self._cpus.items()}
         by_state = {(tables.number(key[0]), key[1]): x for key, x in self._by_table.items()}
@@ -271,7 +271,7 @@ class Evidence:
         ``known`` the reference of each, unless that does not tell.
         """
         halts, supposed_ns = dict(often), None
-        if not known and (driver_ns := self._metadata.driver_cost_ns):
+        if not known and (driver_ns := self.metadata.driver_cost_ns):
             left_ns = by_state[often[-1]].within_ns(0.5) - quantile(sorted(driver_ns.values()), 0.5)
             supposed_ns = left_ns if left_ns > 0 else None  # else it is not the module's
         awake_ns = {x: known[x].usual_ns if known else supposed_ns or 0.0 for x in cpus}
@@ -281,7 +281,7 @@ class Evidence:
         usually = {x: (x, halts[x]) if x in halts else often[-1] for x in cpus}
         rare = {x for x, count in counts.items() if count < ENOUGH and x != usually[x[0]]}
         states |= {key: states[usually[key[0]]] for key in rare}
-        few = _told_by_few(self._metadata, cpus, counts, usually)
+        few = _told_by_few(self.metadata, cpus, counts, usually)
         doubt = list[str]()
         if known:
             told = {key: wakes for key, wakes in by_state.items() if key not in rare}
@@ -307,7 +307,7 @@ class Evidence:
         )
         said = []
         for table in sorted({table for table, _ in free}):
-            names = [self._metadata.name(cpus[table], x) for at, x in free if at == table]
+            names = [self.metadata.name(cpus[table], x) for at, x in free if at == table]
             said.append(
                 f"leaving {', '.join(names)} {_where(cpus, table)}counts as nothing: wakeups from "
                 f"there took no longer than the {known[table].wakes.count:,} that found a CPU "

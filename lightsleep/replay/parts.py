@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
+from lightsleep.periods.model import Metadata
 from lightsleep.periods.source import open_recording, watched
 from lightsleep.periods.table import (
     ALL,
@@ -66,10 +67,14 @@ class Part:
     weight: int
 
 
-def require_costs(path: Path, costs: Costs | None, given: Given | None) -> Costs:
+def require_costs(
+    path: Path, costs: Costs | None, given: Given | None, metadata: Metadata
+) -> Costs:
     """Return the costs of a recording. Raises LightsleepError where no wakeup tells them."""
     if costs is not None:
         return costs
+    if metadata.lacking:
+        raise LightsleepError(f"{path}: {metadata.lacking}")
     if given is None:
         raise LightsleepError(
             f"{path}: no task was woken out of a halt by another CPU, so nothing tells what a halt "
@@ -105,7 +110,7 @@ def together(table: Path, evidence: Iterable[Evidence], given: Given | None) -> 
     first, *others = evidence
     for other in others:
         first.merge(other)
-    return require_costs(table, first.costs(given), given)
+    return require_costs(table, first.costs(given), given, first.metadata)
 
 
 def shares_of(table: Path, cores: int) -> list[Share]:

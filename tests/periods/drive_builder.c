@@ -65,6 +65,6 @@ int main(void)
 		printf("%s%d", comma, cpu);
 		comma = ", ";
 	}
-	printf("]}\n");
+	printf("], \"met\": %" PRIu32 "}\n", b.met);
 	return 0;
 }

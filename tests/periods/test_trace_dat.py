@@ -141,7 +141,7 @@ def test_compiled_and_python_build_the_same_rows(driver: Path, drawn: list[Any])
     assert whole
     rows, expected = by_python(events)
     assert sorted_rows(found) == rows
-    counted = ("events", "incomplete", "first_ns", "last_ns", "seen")
+    counted = ("events", "incomplete", "first_ns", "last_ns", "seen", "met")
     assert [getattr(metadata, x) for x in counted] == [getattr(expected, x) for x in counted]
 
 
@@ -291,6 +291,23 @@ def test_what_a_cpu_loses_counts_from_the_event_before(recorded: Path) -> None:
     assert (row["wakee_pid"], row["waking_to_running_ns"]) == (42, None)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_trace_without_an_event_that_is_needed(
+    compiled: bool, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_the_program()
+    if not compiled:
+        monkeypatch.setattr(trace_dat, "program", lambda: "there is no compiler")
+    assert read_whole(recorded)[1].lacking is None
+    waking = struct.pack("<16siii", b"t", 42, 120, 0)
+    switched = struct.pack("<16siiq16sii", b"swapper/1", 0, 120, 0, b"t", 42, 120)
+    pages = [page([(20, WAKING, waking)])], [page([(5100, SWITCH, switched)])]
+    recorded.write_bytes(with_pages(recorded.read_bytes(), *pages))
+    note = read_whole(recorded)[1].lacking
+    assert note
+    assert note.startswith("the recording has no event cpu_idle, so")
+
+
 def with_pages_of_the_first_buffer(recording: bytes, *cpus: list[bytes]) -> bytes:
     """Return a recording with pages in the kernel's own buffer, which has none."""
     whole = bytearray(recording)
@@ -432,7 +449,7 @@ def test_signs_of_life_are_no_silence(
     program.write_text(
         "#!/bin/sh\nfor _ in $SIGNS; do sleep 0.5; printf '" + octal + "'; done\n"
         '[ -n "$SIGNS" ] || exec sleep 60\n'
-        "head -c 8 /dev/zero\nprintf %s '" + json.dumps(end) + "'\n"
+        "head -c 8 /dev/zero\nprintf %s '" + json.dumps(end | {"met": 7}) + "'\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr(trace_dat, "program", lambda: program)
