@@ -28,7 +28,9 @@ from pathlib import Path
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.lines import WORDS
 
-METADATA = ("metadata", "kernel/metadata")
+FOLDERS = (".", "kernel")
+"""Where a trace has its metadata. Beside the kernel's trace, a session of LTTng may hold traces of
+programs: what they lost, the kernel has not lost."""
 HEADS = (b"/* CTF 1", b"\x57\x1d\xd1\x75", b"\x75\xd1\x1d\x57")
 """Of metadata: as text, and in packets of either byte order."""
 
@@ -62,17 +64,18 @@ OF_LTTNG = ("power_", "x86_irq_vectors_", "timer_")
 FIELDS_OF_LTTNG = {"tid": "pid", "prev_tid": "prev_pid", "next_tid": "next_pid"}
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a folder holds a trace."""
-    for name in METADATA:
-        file = path / name
+def folder_of(path: Path) -> Path | None:
+    """Return the folder of the trace that a folder is or holds; None where there is none."""
+    for name in FOLDERS:
+        folder = path / name
+        file = folder / "metadata"
         if file.is_file():
             try:
                 with file.open("rb") as opened:
-                    return opened.read(16).startswith(HEADS)
+                    return folder if opened.read(16).startswith(HEADS) else None
             except OSError as error:
                 raise LightsleepError(f"{file}: {error.strerror}") from error
-    return False
+    return None
 
 
 @dataclass

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from lightsleep.periods import ctf
 from lightsleep.periods.lines import LINE
 
 TAIL = 1 << 16
@@ -44,13 +45,12 @@ def _times_ns(lines: Iterable[bytes]) -> Iterator[int]:
 
 def of_ctf(folder: Path) -> int | None:
     """Return the time between the first and the last event of a CTF trace, in ns."""
-    found = []
-    for metadata in sorted(folder.rglob("metadata")):
-        query = ["query", "source.ctf.fs", "babeltrace.trace-infos"]
-        inputs = json.dumps([str(metadata.parent)])
-        said = said_by(["babeltrace2", *query, "--params", f"inputs={inputs}"])
-        found += [int(at_ns) for at_ns in RANGE.findall(said)]
-    return between(found)
+    if (trace := ctf.folder_of(folder)) is None:
+        return None
+    query = ["query", "source.ctf.fs", "babeltrace.trace-infos"]
+    inputs = json.dumps([str(trace)])
+    said = said_by(["babeltrace2", *query, "--params", f"inputs={inputs}"])
+    return between([int(at_ns) for at_ns in RANGE.findall(said)])
 
 
 def between(times_ns: Sequence[int | None]) -> int | None:

@@ -79,8 +79,9 @@ def _lines_of_trace_dat(path: Path, metadata: Metadata) -> Lent:
 
 @contextlib.contextmanager
 def _ctf(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
+    command = [*ctf.COMMAND, str(ctf.folder_of(path))]
     losses = ctf.Losses()
-    with printed_by([*ctf.COMMAND, str(path)], path, metadata, losses.hear) as lines:
+    with printed_by(command, path, metadata, losses.hear) as lines:
         yield ctf.lines(lines, losses, metadata.notes)
 
 
@@ -175,7 +176,7 @@ CTF = Format(lambda _head: False, _ctf, expected_ns=expected.of_ctf)
 
 def of(path: Path) -> Format:
     """Return the format of a recording. Raises LightsleepError where it cannot be read."""
-    return CTF if ctf.is_trace(path) else of_head(head_of(path, CHUNK))
+    return CTF if ctf.folder_of(path) else of_head(head_of(path, CHUNK))
 
 
 def of_head(head: bytes) -> Format:
@@ -188,7 +189,7 @@ def is_recording(path: Path) -> bool:
 
     Raises LightsleepError where it cannot be read.
     """
-    return ctf.is_trace(path) if is_folder(path) else of(path) is not UNKNOWN
+    return ctf.folder_of(path) is not None if is_folder(path) else of(path) is not UNKNOWN
 
 
 def is_folder(path: Path) -> bool:

@@ -429,6 +429,31 @@ def test_what_the_real_one_says_of_discarded_events(lines: list[str], tmp_path: 
     assert not any("says" in x for x in recording.metadata.notes)
 
 
+@needs_babeltrace
+def test_what_programs_have_lost_is_no_loss_of_the_kernel(lines: list[str], tmp_path: Path) -> None:
+    trace = made(tmp_path / "trace", lines)
+    alone = rows_of(trace)
+    programs = in_two_packets(tmp_path / "programs", lines, {1: 3})
+    (trace / "ust/uid/0").mkdir(parents=True)
+    (programs / "kernel").rename(trace / "ust/uid/0/64-bit")
+    recording = open_recording(trace)
+    assert pa.Table.from_batches(list(recording.batches)).to_pylist() == alone
+    assert recording.metadata.lost == {}
+
+
+def test_only_the_folder_of_the_kernel_is_read(
+    lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, program = made(tmp_path / "trace", lines), tmp_path / "babeltrace2"
+    (tmp_path / "printed").write_text(slept(0, 2))
+    program.write_text(
+        f'#!/bin/sh\nfor last; do :; done\n[ "$last" = {trace}/kernel ] && cat {tmp_path}/printed\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert len(rows_of(trace)) == 1
+
+
 def test_without_babeltrace(
     lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
