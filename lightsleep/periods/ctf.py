@@ -31,8 +31,8 @@ from lightsleep.periods.lines import WORDS
 FOLDERS = (".", "kernel")
 """Where a trace has its metadata. Beside the kernel's trace, a session of LTTng may hold traces of
 programs: what they lost, the kernel has not lost."""
-HEADS = (b"/* CTF 1", b"\x57\x1d\xd1\x75", b"\x75\xd1\x1d\x57")
-"""Of metadata: as text, and in packets of either byte order."""
+HEADS = (b"/* CTF 1", b"\x57\x1d\xd1\x75", b"\x75\xd1\x1d\x57", b"\x1e")
+"""Of metadata: as text, in packets of either byte order, and as the JSON texts of version 2."""
 
 COMMAND = ("babeltrace2", "--clock-seconds", "--no-delta")
 

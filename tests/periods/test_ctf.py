@@ -145,6 +145,23 @@ def test_the_same_events_give_the_same_rows(
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    ("head", "known"),
+    [
+        (b"/* CTF 1.8 */\n", True),
+        (b"\xc1\x1f\xfc\xc1", False),
+        (b"\x57\x1d\xd1\x75", True),
+        (b'\x1e{"type":"preamble","version":2}\n', True),
+        (b'{"type":"preamble","version":2}\n', False),
+    ],
+)
+def test_by_what_a_trace_is_recognised(head: bytes, known: bool, tmp_path: Path) -> None:
+    for folder in (tmp_path / "session/kernel", tmp_path / "trace"):
+        folder.mkdir(parents=True)
+        (folder / "metadata").write_bytes(head)
+    assert is_recording(tmp_path / "session") == is_recording(tmp_path / "trace") == known
+
+
 @needs_babeltrace
 def test_the_verbs_read_it(lines: list[str], tmp_path: Path) -> None:
     trace = made(tmp_path / "trace", lines)
