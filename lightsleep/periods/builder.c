@@ -202,7 +202,7 @@ void builder_sent(struct builder *b, int number, enum cause cause)
 {
 	struct cpu *cpu = known(b, number);
 
-	if (cpu && cpu->phase == IDLE && cpu->cause == UNKNOWN)
+	if (cpu && cpu->phase == IDLE && (cpu->cause == UNKNOWN || cause == STORE))
 		cpu->cause = cause;
 }
 

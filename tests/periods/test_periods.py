@@ -94,6 +94,15 @@ def test_the_first_evidence_counts(trace: Any) -> None:
     assert row["ended_by"] == "tick"
 
 
+def test_a_store_ends_a_poll_that_an_interrupt_did_not_end(trace: Any) -> None:
+    tick = event(3, 1, "hrtimer_expire_entry: hrtimer=0xf function=tick_nohz_handler now=1")
+    store = event(40, 0, "sched_wake_idle_without_ipi: cpu=1", "w-7")
+    (row,) = trace(idle(0, 1, 0), tick, store, left(41, 1), switched(42, 1, "x", 9))
+    assert row["ended_by"] == "store"
+    (row,) = trace(idle(0, 1, 0), tick, left(39, 1), store, switched(42, 1, "x", 9))
+    assert row["ended_by"] == "tick"
+
+
 def test_periods_without_a_wakeup_between(trace: Any) -> None:
     rows = trace(idle(0, 1, 0), left(10, 1), idle(12, 1, 1), left(99, 1), switched(100, 1, "x", 9))
     assert [(x["state"], x["length_ns"], x["wakee_pid"]) for x in rows] == [
