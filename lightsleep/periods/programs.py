@@ -35,6 +35,9 @@ SILENT_S = 60.0
 READER_BYTES = 4 << 30
 """Memory that it may take: a damaged file may ask for any amount."""
 
+MOST_SAID = 4096
+"""Characters that are kept of what it complains about."""
+
 
 @contextlib.contextmanager
 def printed_by(
@@ -102,11 +105,17 @@ def output_of(
 
 
 def _complaints(log: IO[bytes]) -> str:
-    """Return what a program has complained about, but for what is EXPECTED."""
+    """Return the end of what a program has complained about, but for what is EXPECTED.
+
+    Why it failed stands there.
+    """
     log.seek(0)
-    lines = log.read(CHUNK).decode(errors="replace").splitlines()
-    odd = [line for line in lines if not any(known.fullmatch(line) for known in EXPECTED)]
-    return UNPRINTABLE.sub("?", "\n".join(odd).strip()[:4096])
+    odd = ""
+    for part in iter(lambda: log.readline(CHUNK), b""):
+        for line in part.decode(errors="replace").splitlines():
+            if not any(known.fullmatch(line) for known in EXPECTED):
+                odd = f"{odd}\n{line}"[-MOST_SAID:]
+    return UNPRINTABLE.sub("?", odd.strip())
 
 
 class _Counted:

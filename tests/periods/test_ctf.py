@@ -351,6 +351,30 @@ def test_discarded_events_are_counted_and_the_periods_around_left_out(
     ]
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_is_wrong_is_said_behind_any_number_of_losses(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, program = tmp_path / "trace", tmp_path / "babeltrace2"
+    trace.mkdir()
+    (trace / "metadata").write_text(METADATA)
+    stream = f"/home/somebody/lttng-traces/{'session-' * 9}/kernel/channel0_1"
+    warning = WARNING.format(5, "1.000025000", "1.000045000", stream)
+    (tmp_path / "said").write_text(f"{warning}\n" * 400 + "ERROR: bad packet\n")
+    (tmp_path / "printed").write_text(slept(0, 1))
+    printed = f"cat {tmp_path}/said >&2\ncat {tmp_path}/printed"
+    program.write_text(f"#!/bin/sh\n{printed}\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    recording = open_recording(trace)
+    if status:
+        with pytest.raises(LightsleepError, match=r"status 1 after line 2 .*: ERROR: bad packet$"):
+            list(recording.batches)
+    else:
+        list(recording.batches)
+        assert "babeltrace2 says: ERROR: bad packet" in recording.metadata.notes
+
+
 def in_two_packets(folder: Path, lines: list[str], discarded: dict[int, int]) -> Path:
     """Write lines as a trace of two packets each stream; ``discarded``: events of a CPU between."""
     half = len(lines) // 2
