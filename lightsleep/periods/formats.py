@@ -47,13 +47,14 @@ def _none(*_asked: object) -> None:
 class Format:
     """A format of recordings.
 
-    ``begins`` is the mark at the begin of a file, or tells by its first CHUNK bytes whether it has
-    this format. ``lines`` lends the lines of a file; a table has none. ``rows`` returns its rows
-    where a program reads them at once. ``architecture`` returns the one that a file names, and
-    ``expected_ns`` about how long the recording is. These three return None where nothing tells.
+    ``begins`` is the mark at the begin of a file, or several of which it has one, or tells by its
+    first CHUNK bytes whether it has this format. ``lines`` lends the lines of a file; a table has
+    none. ``rows`` returns its rows where a program reads them at once. ``architecture`` returns the
+    one that a file names, and ``expected_ns`` about how long the recording is. These three return
+    None where nothing tells.
     """
 
-    begins: bytes | Callable[[bytes], bool]
+    begins: bytes | tuple[bytes, ...] | Callable[[bytes], bool]
     lines: Callable[[Path, Metadata], Lent] | None
     rows: Callable[[Path, Metadata], Iterator[pa.RecordBatch] | None] = _none
     architecture: Callable[[Path], str | None] = _none
@@ -61,7 +62,9 @@ class Format:
 
     def fits(self, head: bytes) -> bool:
         """Whether a file that begins with ``head`` has this format."""
-        return head.startswith(self.begins) if isinstance(self.begins, bytes) else self.begins(head)
+        if isinstance(self.begins, (bytes, tuple)):
+            return head.startswith(self.begins)
+        return self.begins(head)
 
 
 def _rows_of_trace_dat(path: Path, metadata: Metadata) -> Iterator[pa.RecordBatch] | None:
@@ -152,7 +155,7 @@ TRACE_DAT = Format(
     architecture=architecture.of_trace_dat,
 )
 PERF_DATA = Format(
-    b"PERFILE2",
+    (b"PERFILE2", b"2ELIFREP"),  # a number, in either byte order
     perf_data.lines,
     architecture=perf_data.architecture,
     expected_ns=perf_data.expected_ns,

@@ -24,6 +24,9 @@ from lightsleep.report.cli import report
 
 pytest_plugins = "traces"
 
+PERF = (b"PERFILE2", b"2ELIFREP")
+"""How a perf.data begins, by the byte order of the machine that recorded it."""
+
 LINES_WITHOUT_EVENTS = (
     "    46c8e3 runtime.futex+0x23 (/usr/bin/dockerd)\n",
     "         0 [unknown] ([unknown])\n",
@@ -229,7 +232,7 @@ def test_perf_tells_threads_and_what_it_has_lost(
     assert not any("says" in note for note in metadata.notes)
 
 
-@pytest.mark.parametrize("inside", [b"\x17\x08\x44tracing6\0", b"PERFILE2", b"PAR1"])
+@pytest.mark.parametrize("inside", [b"\x17\x08\x44tracing6\0", *PERF, b"PAR1"])
 def test_only_text_is_read_compressed(inside: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(inside + bytes(1000)))
@@ -276,12 +279,14 @@ def test_damaged_text(trace: Any, line: str, said: str) -> None:
     assert caught.value.message.count("line ") == 1
 
 
-@pytest.mark.parametrize("data", [b"PAR1", b"\x17\x08\x44tracing6\0", b"PERFILE2" + bytes(200)])
+@pytest.mark.parametrize(
+    "data", [b"PAR1", b"\x17\x08\x44tracing6\0", *(head + bytes(200) for head in PERF)]
+)
 def test_files_with_a_head_and_nothing_else(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "head"
     path.write_bytes(data)
     assert is_recording(path)
-    if data.startswith(b"PERF") and not shutil.which("perf"):
+    if data.startswith(PERF) and not shutil.which("perf"):
         pytest.skip("perf is not installed")
     if data.startswith(b"\x17") and not shutil.which("trace-cmd"):
         pytest.skip("trace-cmd is not installed")
