@@ -17,12 +17,17 @@ first one has to end where a name of at most 15 bytes can go on.
 
 The kernel and trace-cmd take the name of the task that an event happened in from a table. By
 default it has 128 names, and one for each number. Names in the fields of events come first.
+
+Perf has the number of that task from the kernel, as the namespace counts in which perf runs, while
+the numbers in fields are those of the machine. Of a task that has been reaped and still runs, it
+has -1. In both cases, the task is the one that the CPU has switched to last.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -36,7 +41,8 @@ CHUNK = 1 << 16
 """Bytes that are read at a time. Text with more than that between two line ends is no trace."""
 
 LINE = re.compile(
-    r"(?:\S+:\s{1,64})?\s{0,64}(?P<comm>(?:\S.{0,30}?)?)(?:-|\s{1,64})(?:\d{1,10}/)?(?P<pid>\d{1,10})\s+"
+    r"(?:\S+:\s{1,64})?\s{0,64}(?P<comm>(?:\S.{0,30}?)?)(?:-|\s{1,64})"
+    r"(?:(?:\d{1,10}|-1)/)?(?P<pid>\d{1,10}|(?<=[\s/])-1)\s+"
     r"(?:\(\s*[\d-]+\)\s+)?\[(?P<cpu>\d{1,5})\]\s+(?:[^\s\d]\S{3,7}\s+)?"
     r"(?P<s>\d{1,10})\.(?P<fraction>\d{6}|\d{9}):\s+(?:\d+\s+)?(?:[\w-]+:)?(?P<event>\w+):",
     re.DOTALL,
@@ -151,10 +157,15 @@ def _miss(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: s
     builder.miss(int(match[1]), match[2])
 
 
-def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
+def _switched(text: str) -> tuple[str | None, int, str, int]:
+    """Return the name, if there is one, and the number of a task, and those of the next one."""
     match = _found(SWITCH, text)
     prev_comm, prev, comm, next_ = match.groups()[:4] if match[2] else match.groups()[4:]
-    before, after = int(prev), int(next_)
+    return prev_comm, int(prev), comm, int(next_)
+
+
+def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
+    prev_comm, before, comm, after = _switched(text)
     if prev_comm is not None:
         builder.named(before, prev_comm)
     builder.named(after, comm)
@@ -264,6 +275,7 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
     Raises LightsleepError that names ``what``, the line or its place, and what is wrong with it.
     """
     number = said = 0
+    tasks = _Tasks()
     try:
         for whole in _whole(lines):
             number, line, match = whole
@@ -272,7 +284,7 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
             elif said and not _known(line):
                 said = max(0, said - len(line))
                 continue
-            _line(builder, line, match)
+            _line(builder, line, match, tasks)
             yield
     except Unreadable:
         raise
@@ -285,6 +297,19 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
 MARKERS = ("tracing_mark_write", "print", "bprint", "bputs")
 MARKER = 4096
 """A program may write any text into a trace, with line breaks; so long it may be."""
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Who runs on each CPU by the last switch there, as a name and a number.
+
+    ``elsewhere`` says that perf ran in another namespace than some task: what it says of tasks
+    differs from what is in the fields of events.
+    """
+
+    running: dict[int, tuple[str, int]] = field(default_factory=dict)
+    elsewhere: bool = False
+
 
 Numbered = tuple[int, str, re.Match[str] | None]
 """A line, its number, and what makes it an event."""
@@ -350,10 +375,11 @@ def _harmless(line: str) -> bool:
     return bool(HARMLESS.fullmatch(line.strip()))
 
 
-def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
+def _line(builder: Builder, line: str, match: re.Match[str] | None, tasks: _Tasks) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), None if lost[2] == "MORE" else int(lost[2] or 1))
+            tasks.running.pop(int(lost[1]), None)
         elif (written := WRITTEN.match(line)) and int(written[1]) < int(written[2]):
             builder.overwritten(int(written[2]) - int(written[1]))
         elif not _harmless(line):
@@ -368,6 +394,17 @@ def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
         raise ValueError(f"no kernel has a process {task}")
     now_ns = int(seconds) * 1_000_000_000 + int(fraction) * (1 if len(fraction) == 9 else 1000)
     builder.at(cpu, now_ns)
-    if event == "sched_waking" and line[match.end("comm")] != "-" and comm != f":{task}":
-        builder.named(task, comm)  # perf and babeltrace2 know what it is called now
-    handle(builder, cpu, now_ns, comm, task, line[match.end() :])
+    text = line[match.end() :]
+    by_perf = line[match.start("event") - 1] == ":"
+    if event == "sched_waking":
+        if task < 0 or (by_perf and tasks.elsewhere):
+            if cpu not in tasks.running:  # nobody knows who that was
+                return
+            comm, task = tasks.running[cpu]
+        elif line[match.end("comm")] != "-" and comm != f":{task}":
+            builder.named(task, comm)  # perf and babeltrace2 know what it is called now
+    elif by_perf and event == "sched_switch":
+        before, comm_after, after = _switched(text)[1:]
+        tasks.running[cpu] = comm_after, after
+        tasks.elsewhere = tasks.elsewhere or task not in (before, -1)
+    handle(builder, cpu, now_ns, comm, task, text)

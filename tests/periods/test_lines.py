@@ -211,6 +211,73 @@ def test_perf_knows_what_a_task_is_called_now(trace: Any) -> None:
         assert row["waker_comm"] == waker
 
 
+def by_perf(us: int, cpu: int, text: str, task: str) -> str:
+    return f"{task} [{cpu:03}] 10.{us:06}: {text}\n"
+
+
+def switched_by_perf(us: int, before: tuple[str, int], after: tuple[str, int], task: str) -> str:
+    return by_perf(us, 0, f"sched:{SWITCH.format(*before, *after)}", task)
+
+
+IDLE, HOSTS, OURS = ("swapper/0", 0), ("w", 4711), ("v", 4712)
+
+
+@pytest.mark.parametrize(
+    ("task", "waker"),
+    [
+        ("swapper 0", HOSTS),  # of the host, which perf does not know in a container
+        ("v 17", OURS),  # of the container, where it has another number
+        ("v 17/18", OURS),
+        (":-1    -1", OURS),
+        (":-1 -1/-1", OURS),
+    ],
+)
+def test_who_wakes_is_who_runs_where_perf_knows_other_numbers(
+    trace: Any, task: str, waker: tuple[str, int]
+) -> None:
+    wakes = by_perf(10, 0, "sched:sched_waking: comm=x pid=42 prio=120 target_cpu=001", task)
+    (row,) = trace(
+        switched_by_perf(1, IDLE, OURS, "swapper 0"),
+        switched_by_perf(2, OURS, HOSTS, "v 17"),
+        *([switched_by_perf(3, HOSTS, OURS, "swapper 0")] if waker == OURS else []),
+        idle(4, 1, 1),
+        wakes,
+        left(15, 1),
+        switched(20, 1, "x", 42),
+    )
+    assert (row["waker_comm"], row["waker_pid"]) == waker
+    assert row["waking_to_running_ns"] == 10_000
+    lost = "v 17 [000] 10.000005: PERF_RECORD_LOST lost 3\n"
+    (row,) = trace(
+        switched_by_perf(1, OURS, HOSTS, "v 17"),
+        idle(4, 1, 1),
+        lost,
+        wakes,
+        left(15, 1),
+        switched(20, 1, "x", 42),
+    )
+    assert (row["wakee_pid"], row["waker_pid"]) == (42, None)
+
+
+@pytest.mark.parametrize(
+    ("task", "waker"),
+    [("b 78", ("b", 78)), ("swapper 0", ("swapper", 0)), (":-1 -1", ("a", 77))],
+)
+def test_perf_is_right_about_who_wakes_in_its_own_namespace(
+    trace: Any, task: str, waker: tuple[str, int]
+) -> None:
+    """A filter, or a loss that is told later, may hide switches."""
+    (row,) = trace(
+        switched_by_perf(1, ("c", 79), IDLE, ":-1 -1"),
+        switched_by_perf(2, IDLE, ("a", 77), "swapper 0"),
+        idle(4, 1, 1),
+        by_perf(10, 0, "sched:sched_waking: comm=x pid=42 prio=120 target_cpu=001", task),
+        left(15, 1),
+        switched(20, 1, "x", 42),
+    )
+    assert (row["waker_comm"], row["waker_pid"]) == waker
+
+
 def test_perf_tells_threads_and_what_it_has_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
