@@ -211,8 +211,16 @@ void builder_happened(struct builder *b, int number, enum cause cause)
 {
 	struct cpu *cpu = &b->cpus[number];
 
+	if (cause == TICK)
+		b->met |= MET_NAMED_TICK;
 	if ((cpu->phase == IDLE || cpu->phase == LEFT) && cpu->cause == UNKNOWN)
 		cpu->cause = cause;
+}
+
+/* Nothing names the function of a timer that expired: it may be the tick. */
+void builder_nameless(struct builder *b)
+{
+	b->met |= MET_NAMELESS;
 }
 
 /* Where a task's waking is, or would go: open addressing, linear probing. */

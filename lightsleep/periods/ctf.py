@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods.lines import WORDS
+from lightsleep.periods.lines import NO_NAME, WORDS
 
 FOLDERS = (".", "kernel")
 """Where a trace has its metadata. Beside the kernel's trace, a session of LTTng may hold traces of
@@ -53,13 +53,8 @@ LOST = re.compile(
     r"\bstream ID: (?P<id>\d{1,5})\))?.*"
 )
 
-TIMER = "hrtimer_expire_entry"
 # The function of a timer is an address.
-EVENTS = {**WORDS, TIMER: "function=unknown"}
-TICKS = (
-    "a trace in the Common Trace Format does not name the functions of timers: a tick that ends an "
-    "idle period counts as a timer"
-)
+EVENTS = {**WORDS, "hrtimer_expire_entry": f"function={NO_NAME}"}
 OF_LTTNG = ("power_", "x86_irq_vectors_", "timer_")
 FIELDS_OF_LTTNG = {"tid": "pid", "prev_tid": "prev_pid", "next_tid": "next_pid"}
 
@@ -146,12 +141,11 @@ def _cpu_of(match: re.Match[str]) -> int | None:
     return int(cpu) if cpu else None
 
 
-def lines(printed: Iterable[str], losses: Losses, notes: list[str] | None = None) -> Iterator[str]:
+def lines(printed: Iterable[str], losses: Losses) -> Iterator[str]:
     """Turn what babeltrace2 prints into lines of a kernel's trace.
 
     There is a line for each line, and one more before an event where ``losses`` says that events
-    may be missing. TICKS is added to ``notes`` once a timer expires, which may be the tick's.
-    Raises ValueError where a line is none of its own, or lacks a field.
+    may be missing. Raises ValueError where a line is none of its own, or lacks a field.
     """
     tasks: dict[int, tuple[str, int]] = {}
     for number, line in enumerate(printed, 1):
@@ -166,8 +160,6 @@ def lines(printed: Iterable[str], losses: Losses, notes: list[str] | None = None
         if name not in EVENTS:
             yield ""
             continue
-        if name == TIMER and notes is not None and TICKS not in notes:
-            notes.append(TICKS)
         try:
             context, fields = _groups(match["fields"])
             cpu = int(context.get("cpu_id") or fields["cpu_id"])

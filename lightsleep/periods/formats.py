@@ -85,7 +85,7 @@ def _ctf(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
     command = [*ctf.COMMAND, str(ctf.folder_of(path))]
     losses = ctf.Losses()
     with printed_by(command, path, metadata, losses.hear) as lines:
-        yield ctf.lines(lines, losses, metadata.notes)
+        yield ctf.lines(lines, losses)
 
 
 def _is_perfetto(head: bytes) -> bool:

@@ -108,6 +108,10 @@ BUFFER = re.compile(r"\S+: ")
 WITH_NAMES = {"sched_switch": SWITCH, "sched_waking": WAKING, "sched_migrate_task": MIGRATE}
 
 TICKS = ("tick_",)
+NO_NAME = "unknown"
+"""What our readers of other formats write for a function that has no name."""
+NAMELESS = re.compile(rf"0x[0-9a-f]{{1,16}}|[0-9a-f]{{6,20}}|{NO_NAME}")
+"""That, or its address."""
 ANYTHING = "EXT"
 """The handler of timers, IPIs and some devices on s390: it tells nothing."""
 
@@ -220,8 +224,10 @@ def _ipi_came(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, _tex
 
 
 def _expire(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
-    tick = _found(EXPIRE, text)[1].startswith(TICKS)
-    builder.happened(cpu, "tick" if tick else "timer")
+    function = _found(EXPIRE, text)[1]
+    if NAMELESS.fullmatch(function):
+        builder.nameless()
+    builder.happened(cpu, "tick" if function.startswith(TICKS) else "timer")
 
 
 def _handler(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:

@@ -31,6 +31,12 @@ CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 NEEDED = ("cpu_idle", "sched_waking", "sched_switch")
 """Events without which nothing tells which tasks waited for a CPU in an idle state."""
 
+NAMED_TICK, NAMELESS = "a tick with a name", "a timer without one"
+"""Timers that expired, by whether the recording names their functions."""
+
+MET = (*NEEDED, NAMED_TICK, NAMELESS)
+"""What a builder remembers to have met."""
+
 LACKS = "the recording has no event "
 """How the note begins that one of these is missing."""
 
@@ -69,7 +75,7 @@ class Metadata:
     ``driver_cost_ns`` is by which figure cpuidle-lightsleep decides on a CPU, where it was loaded.
     ``incomplete`` counts idle periods without a begin or an end, of which there is no row.
     ``cpus`` are those that were recorded, as far as somebody said so; ``seen`` had events of ours.
-    ``met`` are the events of NEEDED that are in the recording.
+    ``met`` says what of MET is in the recording.
     ``supposed`` are CPUs whose idle states nobody described; see architecture.py.
     """
 

@@ -175,9 +175,10 @@ class Trace:
         self._last_ns = 0
         self._places: dict[int, array[int]] = {}
         self._descriptors = events.Descriptors()
-        # Of each sequence of packets: which functions are ticks; each set of them, and its number.
-        self._ticks: defaultdict[int, frozenset[int]] = defaultdict(frozenset)
-        self._sets: dict[frozenset[int], int] = {}
+        # Of each sequence of packets with names of functions: which are ticks. Each set of them, or
+        # None where there are no names, and its number.
+        self._ticks: dict[int, frozenset[int]] = {}
+        self._sets: dict[frozenset[int] | None, int] = {}
         self._sequences = set[int]()
         self._missing = set[int]()
         self._unpacked: dict[int, io.BytesIO] = {}
@@ -248,7 +249,7 @@ class Trace:
             self._ticks.pop(sequence, None)
         for name in packet.interned_data.kernel_symbols:
             one = frozenset([name.iid])
-            known = self._ticks[sequence]
+            known = self._ticks.get(sequence, frozenset())
             is_tick = name.str.startswith(TICK_NAMES)
             self._ticks[sequence] = known | one if is_tick else known - one
 
@@ -270,7 +271,7 @@ class Trace:
             if any(x != sequence and min(times) < end for x, end in ends_ns.items()):
                 self.doubled = cpu if self.doubled is None else self.doubled
             ends_ns[sequence] = max(*times, ends_ns.get(sequence, 0))
-        ticks = self._sets.setdefault(self._ticks[sequence], len(self._sets))
+        ticks = self._sets.setdefault(self._ticks.get(sequence), len(self._sets))
         place = Place(self.at, inside, int(cpu in self._missing), ticks)
         self._missing.discard(cpu)
         self._places.setdefault(cpu, array("q")).extend(place)

@@ -11,7 +11,7 @@ A bundle holds events of one CPU, in up to three lists, each in the order of tim
   the one that the CPU has switched to last, or that the last event with a message happened in.
 
 Functions are numbers, for which a table of the packet may have names. Of those, only whether they
-are the kernel's tick matters here.
+are the kernel's tick matters here, and whether any is there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from lightsleep.periods.lines import TICKS, WORDS
+from lightsleep.periods.lines import NO_NAME, TICKS, WORDS
 
 COMPACT_SWITCH = (
     "prev_pid={prev_pid} prev_prio=0 prev_state=S ==> "
@@ -32,6 +32,9 @@ COMPACT_SWITCH = (
 
 UNKNOWN = (1 << 31) - 1
 """In place of a task that nothing tells: above the numbers that the kernel gives."""
+
+OTHER = "another"
+"""In place of the name of a function that is not the kernel's tick."""
 
 IPIS = ("Rescheduling", "Function call", "CPU stop", "IRQ work", "CPU wake-up")
 """How the reasons of ipi_entry begin. The kernel has it on Arm, where a timer may be one, too."""
@@ -115,13 +118,13 @@ class _Event:
 
 
 def lines(
-    bundle: Any, cpu: Cpu, descriptors: Descriptors, ticks: frozenset[int], lost: bool
+    bundle: Any, cpu: Cpu, descriptors: Descriptors, ticks: frozenset[int] | None, lost: bool
 ) -> Iterator[tuple[int, str]]:
     """Yield the time and the line of each event of ours in a bundle.
 
-    ``ticks`` are the numbers of functions that are the kernel's tick. Of a bundle that Perfetto
-    could not read to its end, nothing but the loss is told. Raises ValueError where an event lacks
-    a field, or has one that no kernel writes.
+    ``ticks`` are the numbers of functions that are the kernel's tick; None where no function has a
+    name. Of a bundle that Perfetto could not read to its end, nothing but the loss is told. Raises
+    ValueError where an event lacks a field, or has one that no kernel writes.
     """
     if lost or bundle.lost_events or bundle.error:
         cpu.task, cpu.lost = None, True
@@ -175,7 +178,7 @@ def _words(event: _Event, task: int | None) -> str:
 
 
 def _with_messages(
-    bundle: Any, descriptors: Descriptors, ticks: frozenset[int]
+    bundle: Any, descriptors: Descriptors, ticks: frozenset[int] | None
 ) -> Iterator[tuple[int, _Event]]:
     for event in bundle.event:
         named = _named(event, descriptors, ticks)
@@ -187,15 +190,17 @@ def _with_messages(
         yield event.timestamp, named
 
 
-def _named(event: Any, descriptors: Descriptors, ticks: frozenset[int]) -> _Event | None:
+def _named(event: Any, descriptors: Descriptors, ticks: frozenset[int] | None) -> _Event | None:
     """Return what happened, without the task; None if it is nothing of ours."""
     kind = event.WhichOneof("event")
     if kind == "ipi_entry":
         is_ipi = _text(event.ipi_entry.reason).startswith(IPIS)
         return _Event("reschedule_entry", {}) if is_ipi else None
     if kind == "hrtimer_expire_entry":
+        if ticks is None:
+            return _Event(kind, {"function": NO_NAME})
         tick = event.hrtimer_expire_entry.function in ticks
-        return _Event(kind, {"function": TICKS[0] if tick else "unknown"})
+        return _Event(kind, {"function": TICKS[0] if tick else OTHER})
     if kind == "generic":
         name = event.generic.event_name
         if name not in WORDS:

@@ -16,9 +16,12 @@ from lightsleep.periods import architecture, description, formats
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, LACKS, NEEDED, Metadata
+from lightsleep.periods.model import CAUSES, LACKS, NAMED_TICK, NAMELESS, NEEDED, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.terminal import progress
+
+NO_TICKS = "a tick that ends an idle period counts as a timer"
+TICKS = f"nothing names the functions of timers: {NO_TICKS}"
 
 SLACK_NS = 1_000_000_000
 """So long before the end of a recording its last event may be, on an idle machine; and so long
@@ -74,6 +77,9 @@ def _batches(path: Path, form: formats.Format, metadata: Metadata) -> Iterator[p
             + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
     metadata.notes += _lacking(metadata)
+    if NAMELESS in metadata.met and NAMED_TICK not in metadata.met:
+        # Recordings of lightsleep may say so, and why.
+        metadata.notes += [] if any(NO_TICKS in x for x in metadata.notes) else [TICKS]
     if silent := metadata.cpus - metadata.seen - metadata.lost.keys():
         metadata.notes.append(
             f"no event is recorded of CPU {cpulist.format(silent)}, which slept or ran a single "

@@ -26,7 +26,7 @@ from lightsleep import cache
 from lightsleep.compiled import compile_to, compiler
 from lightsleep.errors import LightsleepError
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.model import CAUSES, NEEDED, Metadata
+from lightsleep.periods.model import CAUSES, MET, Metadata
 from lightsleep.periods.programs import output_of, printed_by
 
 HERE = Path(__file__).parent
@@ -154,7 +154,7 @@ def batches(chunks: Iterable[bytes], metadata: Metadata) -> Generator[pa.RecordB
         metadata.first_ns, metadata.last_ns = document["first_ns"], document["last_ns"]
     metadata.seen = set(document["seen"])
     metadata.lost = {int(cpu): lost for cpu, lost in document["lost"].items()}
-    metadata.met = {name for bit, name in enumerate(NEEDED) if document["met"] >> bit & 1}
+    metadata.met = {what for bit, what in enumerate(MET) if document["met"] >> bit & 1}
     return True
 
 

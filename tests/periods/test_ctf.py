@@ -242,11 +242,11 @@ def test_that_a_tick_counts_as_a_timer_is_said_once(
     idle = "[1.00000000{}] host power_cpu_idle: {{ cpu_id = 0 }}, {{ state = {}, cpu_id = 0 }}"
     printed = [idle.format(1, 1), *[expiry] * timers, idle.format(3, 4294967295)]
     monkeypatch.setattr(formats, "printed_by", lambda *_: contextlib.nullcontext(printed))
-    builder = Builder(metadata := Metadata("host", "x"))
-    with formats._ctf(tmp_path, metadata) as lines:
-        for _ in feed(builder, lines, "trace"):
-            pass
-    assert ["counts as a timer" in note for note in metadata.notes] == [True] * bool(timers)
+    (tmp_path / "metadata").write_text(METADATA)
+    recording = open_recording(tmp_path)
+    list(recording.batches)
+    notes = recording.metadata.notes
+    assert ["counts as a timer" in x for x in notes].count(True) == bool(timers)
 
 
 def test_names_with_all_that_babeltrace_escapes() -> None:

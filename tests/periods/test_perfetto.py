@@ -501,6 +501,7 @@ def test_what_perfetto_writes(name: str, causes: set[str]) -> None:
     assert (metadata.seen, metadata.lost) == ({0, 1}, {})
     assert metadata.incomplete <= 2
     assert {x["ended_by"] for x in found} == causes
+    assert any("counts as a timer" in x for x in metadata.notes) == ("tick" not in causes)
     assert {x["state"] for x in found} - {-1} == {0, 1}
     assert {x["miss"] for x in found} == {None, "above", "below"}
     assert min(x["length_ns"] for x in found if x["state"] == 1) > 300_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +82,30 @@ def test_what_ended_a_period(trace: Any, evidence: str, cause: str) -> None:
         [idle(0, 1, 1), left(100, 1), evidence] if late else [idle(0, 1, 1), evidence, left(100, 1)]
     )
     assert [row["ended_by"] for row in trace(*lines, switched(120, 1, "x", 9))] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("functions", "said"),
+    [
+        (["tick_nohz_handler"], False),
+        (["hrtimer_wakeup"], False),
+        (["0xffffffff9a1b2c30"], True),  # of trace-cmd and perf
+        (["ffffffff9a1b2c30"], True),
+        (["c01b2c30"], True),
+        (["0xffffffff9a1b2c30", "hrtimer_wakeup", "0xffffffff9a1b2c30"], True),
+        (["0xffffffffc01b2c30", "tick_nohz_handler"], False),  # of a module
+        ([], False),
+    ],
+)
+def test_where_functions_have_no_names_a_tick_counts_as_a_timer(
+    functions: list[str], said: bool, tmp_path: Path
+) -> None:
+    expiry = "hrtimer_expire_entry: hrtimer=0xf function={} now=1"
+    timers = [event(us, 1, expiry.format(x)) for us, x in enumerate(functions, 1)]
+    path = tmp_path / "trace.txt"
+    path.write_text("".join([idle(0, 1, 1), *timers, left(100, 1)]))
+    notes = [x for x in rows_of(path)[1].notes if "counts as a timer" in x]
+    assert len(notes) == said
 
 
 def test_the_first_evidence_counts(trace: Any) -> None:

@@ -62,6 +62,7 @@ steps = st.lists(
         step("miss", st.integers(0, 3), st.integers(0, 1)),
         step("sent", st.integers(0, 3), st.integers(0, 1)),
         step("happened", st.integers(0, 4)),
+        step("nameless"),
         step("waking", pids, pids),
         step("named", st.one_of(pids, st.sampled_from([0, 2 + MAX_NAMES]))),
         step("migrated", pids),
@@ -93,6 +94,8 @@ def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Meta
                 builder.sent(value, "store" if more else "ipi")
             case "happened":
                 builder.happened(cpu, CAUSES[value])
+            case "nameless":
+                builder.nameless()
             case "waking":
                 known = builder.name(more)
                 builder.waking(cpu, now_ns, value, comm if known is None else known, more)
@@ -371,6 +374,26 @@ def test_names_come_from_events_where_the_table_lacks_them(
     assert wakers.count("sched-pipe") > wakers.count("somebody's")  # before the first event
     monkeypatch.setattr(trace_dat, "program", lambda: "there is no compiler")
     assert read_whole(recorded)[0] == rows
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_trace_without_the_names_of_functions(
+    compiled: bool, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_the_program()
+    if not compiled:
+        monkeypatch.setattr(trace_dat, "program", lambda: "there is no compiler")
+    first = b"blk]\nffffffffc032c1d0 t __pfx_virtblk_remove\t[virtio_blk]\n"
+    whole = recorded.read_bytes()
+    assert whole.count(first) == 1
+    # The first function that has a name is before all of timers, or behind them.
+    for address, said in ((b"ffffffff80000000", False), (b"ffffffffc032c1d0", True)):
+        named = (address + b" t tick_").ljust(len(first) - 1, b"x") + b"\n"
+        recorded.write_bytes(whole.replace(first, named))
+        rows, metadata = read_whole(recorded)
+        ended = {row["ended_by"] for row in rows}
+        assert ("tick" in ended, "timer" in ended) == (not said, said)
+        assert ["counts as a timer" in note for note in metadata.notes].count(True) == said
 
 
 def test_compiled_and_text_know_the_same_handlers(tmp_path: Path) -> None:
