@@ -77,11 +77,11 @@ Row = tuple[
 
 @dataclass(slots=True)
 class Waking:
-    """A task was woken: when, by whom, and on which CPU that happened."""
+    """A task was woken: when, by whom if that is known, and on which CPU that happened."""
 
     at_ns: int
-    comm: str
-    pid: int
+    comm: str | None
+    pid: int | None
     cpu: int
 
 
@@ -202,8 +202,10 @@ class Builder:
         known, comm = self._names.get(task % MAX_NAMES, (0, None))
         return comm if known == task else None
 
-    def waking(self, number: int, now_ns: int, wakee: int, comm: str, pid: int) -> None:
-        """A task is woken on a CPU; it may run on another."""
+    def waking(
+        self, number: int, now_ns: int, wakee: int, comm: str | None, pid: int | None
+    ) -> None:
+        """A task is woken on a CPU, by None if nobody knows who; it may run on another."""
         self._metadata.met.add("sched_waking")
         self._cpus[number].woke = wakee
         if len(self._wakings) >= MAX_WAKINGS:

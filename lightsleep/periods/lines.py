@@ -20,7 +20,7 @@ default it has 128 names, and one for each number. Names in the fields of events
 
 Perf has the number of that task from the kernel, as the namespace counts in which perf runs, while
 the numbers in fields are those of the machine. Of a task that has been reaped and still runs, it
-has -1. In both cases, the task is the one that the CPU has switched to last.
+has -1. In both cases, the task is the one that the CPU has switched to last, if that is recorded.
 """
 
 from __future__ import annotations
@@ -185,6 +185,9 @@ def _waking(builder: Builder, cpu: int, now_ns: int, comm: str, pid: int, text: 
     match = _found(WAKING, text)
     wakee_comm, wakee = match.groups()[:2] if match[2] else match.groups()[2:]
     builder.named(int(wakee), wakee_comm)
+    if pid < 0:
+        builder.waking(cpu, now_ns, int(wakee), None, None)
+        return
     known = builder.name(pid)
     builder.waking(cpu, now_ns, int(wakee), comm if known is None else known, pid)
 
@@ -265,6 +268,8 @@ HANDLES: dict[str, Handle] = {
 }
 
 MAX_PID = 1 << 31
+NOBODY = "", -1
+"""A task that nothing tells."""
 
 
 @runtime_checkable
@@ -404,9 +409,7 @@ def _line(builder: Builder, line: str, match: re.Match[str] | None, tasks: _Task
     by_perf = line[match.start("event") - 1] == ":"
     if event == "sched_waking":
         if task < 0 or (by_perf and tasks.elsewhere):
-            if cpu not in tasks.running:  # nobody knows who that was
-                return
-            comm, task = tasks.running[cpu]
+            comm, task = tasks.running.get(cpu, NOBODY)
         elif line[match.end("comm")] != "-" and comm != f":{task}":
             builder.named(task, comm)  # perf and babeltrace2 know what it is called now
     elif by_perf and event == "sched_switch":

@@ -19,6 +19,8 @@ from traces import SWITCH, event, idle, left, switched, waking
 from lightsleep.errors import LightsleepError
 from lightsleep.periods import lines, systrace
 from lightsleep.periods.formats import is_recording
+from lightsleep.periods.lost import NAMELESS, time_lost
+from lightsleep.periods.source import open_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
 
@@ -256,7 +258,24 @@ def test_who_wakes_is_who_runs_where_perf_knows_other_numbers(
         left(15, 1),
         switched(20, 1, "x", 42),
     )
-    assert (row["wakee_pid"], row["waker_pid"]) == (42, None)
+    assert (row["wakee_pid"], row["waker_comm"], row["waker_pid"]) == (42, None, None)
+    assert (row["waker_cpu"], row["waking_to_running_ns"]) == (0, 10_000)
+
+
+@pytest.mark.parametrize("task", ["v 17", "swapper 0", ":-1 -1"])
+def test_a_wakeup_counts_where_nobody_knows_who_wakes(task: str, tmp_path: Path) -> None:
+    """A CPU that runs one task all the time does not switch."""
+    path = tmp_path / "perf.txt"
+    wakes = by_perf(10, 2, "sched:sched_waking: comm=x pid=42 prio=120 target_cpu=001", task)
+    text = switched_by_perf(1, OURS, HOSTS, "v 17"), idle(4, 1, 1), wakes, left(15, 1)
+    path.write_text("".join([*text, switched(20, 1, "x", 42)]))
+    (row,), metadata = rows_of(path)
+    assert (row["waker_comm"], row["waker_pid"], row["waker_cpu"]) == (None, None, 2)
+    assert row["waking_to_running_ns"] == 10_000
+    assert not any("sched_waking" in note for note in metadata.notes)
+    lost = time_lost(metadata, open_recording(path).batches)
+    assert lost.all.count == 1
+    assert list(lost.groups["waker"]) == [NAMELESS]
 
 
 @pytest.mark.parametrize(
