@@ -21,6 +21,7 @@ default it has 128 names, and one for each number. Names in the fields of events
 Perf has the number of that task from the kernel, as the namespace counts in which perf runs, while
 the numbers in fields are those of the machine. Of a task that has been reaped and still runs, it
 has -1. In both cases, the task is the one that the CPU has switched to last, if that is recorded.
+Of a task that ends, Linux before 4.14 has 0, as of those outside of the namespace: 0 shows nothing.
 """
 
 from __future__ import annotations
@@ -415,5 +416,5 @@ def _line(builder: Builder, line: str, match: re.Match[str] | None, tasks: _Task
     elif by_perf and event == "sched_switch":
         before, comm_after, after = _switched(text)[1:]
         tasks.running[cpu] = comm_after, after
-        tasks.elsewhere = tasks.elsewhere or task not in (before, -1)
+        tasks.elsewhere = tasks.elsewhere or (task > 0 and task != before)
     handle(builder, cpu, now_ns, comm, task, text)

@@ -282,12 +282,13 @@ def test_a_wakeup_counts_where_nobody_knows_who_wakes(task: str, tmp_path: Path)
     ("task", "waker"),
     [("b 78", ("b", 78)), ("swapper 0", ("swapper", 0)), (":-1 -1", ("a", 77))],
 )
+@pytest.mark.parametrize("ended", [":-1 -1", "swapper 0"])  # the latter before Linux 4.14
 def test_perf_is_right_about_who_wakes_in_its_own_namespace(
-    trace: Any, task: str, waker: tuple[str, int]
+    trace: Any, ended: str, task: str, waker: tuple[str, int]
 ) -> None:
     """A filter, or a loss that is told later, may hide switches."""
     (row,) = trace(
-        switched_by_perf(1, ("c", 79), IDLE, ":-1 -1"),
+        switched_by_perf(1, ("c", 79), IDLE, ended),
         switched_by_perf(2, IDLE, ("a", 77), "swapper 0"),
         idle(4, 1, 1),
         by_perf(10, 0, "sched:sched_waking: comm=x pid=42 prio=120 target_cpu=001", task),
