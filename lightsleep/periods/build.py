@@ -114,12 +114,16 @@ class Cpu:
 class Builder:
     """Turns events into rows. Feed it in the order of time; take ``rows`` now and then.
 
-    Every method raises ValueError where an event cannot follow those before it.
+    Every method raises ValueError where an event cannot follow those before it. For readers that
+    need it, ``running`` keeps the name and the number of the task that each CPU has switched to
+    last, and ``elsewhere`` that tasks have other numbers elsewhere than in the fields of events.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         """Tell ``metadata`` which CPUs there are, and count there what cannot be a row."""
         self.rows: list[Row] = []
+        self.running: dict[int, tuple[str, int]] = {}
+        self.elsewhere = False
         self._metadata = metadata
         self._cpus: dict[int, Cpu] = {}
         self._wakings: dict[int, Waking] = {}
@@ -260,6 +264,7 @@ class Builder:
         again, the longer waits would be missing, on CPUs that lost nothing, too.
         """
         self._metadata.lost[number] = self._metadata.lost.get(number, 0) + (count or 0)
+        self.running.pop(number, None)
         if count is not None:
             self._wakings.clear()  # some of these tasks may have run since, and been woken again
         cpu = self._cpus.get(number)

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -162,15 +161,13 @@ def _miss(builder: Builder, _cpu: int, _now: int, _comm: str, _pid: int, text: s
     builder.miss(int(match[1]), match[2])
 
 
-def _switched(text: str) -> tuple[str | None, int, str, int]:
-    """Return the name, if there is one, and the number of a task, and those of the next one."""
+def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, pid: int, text: str) -> None:
     match = _found(SWITCH, text)
     prev_comm, prev, comm, next_ = match.groups()[:4] if match[2] else match.groups()[4:]
-    return prev_comm, int(prev), comm, int(next_)
-
-
-def _switch(builder: Builder, cpu: int, now_ns: int, _comm: str, _pid: int, text: str) -> None:
-    prev_comm, before, comm, after = _switched(text)
+    before, after = int(prev), int(next_)
+    builder.running[cpu] = comm, after
+    if pid != before and pid > 0:
+        builder.elsewhere = True
     if prev_comm is not None:
         builder.named(before, prev_comm)
     builder.named(after, comm)
@@ -287,7 +284,6 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
     Raises LightsleepError that names ``what``, the line or its place, and what is wrong with it.
     """
     number = said = 0
-    tasks = _Tasks()
     try:
         for whole in _whole(lines):
             number, line, match = whole
@@ -296,7 +292,7 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
             elif said and not _known(line):
                 said = max(0, said - len(line))
                 continue
-            _line(builder, line, match, tasks)
+            _line(builder, line, match)
             yield
     except Unreadable:
         raise
@@ -309,19 +305,6 @@ def feed(builder: Builder, lines: Iterable[str], what: str) -> Iterable[None]:
 MARKERS = ("tracing_mark_write", "print", "bprint", "bputs")
 MARKER = 4096
 """A program may write any text into a trace, with line breaks; so long it may be."""
-
-
-@dataclass(slots=True)
-class _Tasks:
-    """Who runs on each CPU by the last switch there, as a name and a number.
-
-    ``elsewhere`` says that perf ran in another namespace than some task: what it says of tasks
-    differs from what is in the fields of events.
-    """
-
-    running: dict[int, tuple[str, int]] = field(default_factory=dict)
-    elsewhere: bool = False
-
 
 Numbered = tuple[int, str, re.Match[str] | None]
 """A line, its number, and what makes it an event."""
@@ -387,11 +370,10 @@ def _harmless(line: str) -> bool:
     return bool(HARMLESS.fullmatch(line.strip()))
 
 
-def _line(builder: Builder, line: str, match: re.Match[str] | None, tasks: _Tasks) -> None:
+def _line(builder: Builder, line: str, match: re.Match[str] | None) -> None:
     if not match:
         if lost := LOST.search(line) or PERF_LOST.match(line):
             builder.lost(int(lost[1]), None if lost[2] == "MORE" else int(lost[2] or 1))
-            tasks.running.pop(int(lost[1]), None)
         elif (written := WRITTEN.match(line)) and int(written[1]) < int(written[2]):
             builder.overwritten(int(written[2]) - int(written[1]))
         elif not _harmless(line):
@@ -407,14 +389,9 @@ def _line(builder: Builder, line: str, match: re.Match[str] | None, tasks: _Task
     now_ns = int(seconds) * 1_000_000_000 + int(fraction) * (1 if len(fraction) == 9 else 1000)
     builder.at(cpu, now_ns)
     text = line[match.end() :]
-    by_perf = line[match.start("event") - 1] == ":"
     if event == "sched_waking":
-        if task < 0 or (by_perf and tasks.elsewhere):
-            comm, task = tasks.running.get(cpu, NOBODY)
+        if task < 0 or (builder.elsewhere and line[match.start("event") - 1] == ":"):  # of perf
+            comm, task = builder.running.get(cpu, NOBODY)
         elif line[match.end("comm")] != "-" and comm != f":{task}":
             builder.named(task, comm)  # perf and babeltrace2 know what it is called now
-    elif by_perf and event == "sched_switch":
-        before, comm_after, after = _switched(text)[1:]
-        tasks.running[cpu] = comm_after, after
-        tasks.elsewhere = tasks.elsewhere or (task > 0 and task != before)
     handle(builder, cpu, now_ns, comm, task, text)
