@@ -7,8 +7,9 @@ or, between the switch to the idle task and the first state, *awake*. A period w
 not in the recording is no row, but *counted* as incomplete; the CPU is in that phase until it
 enters a state or switches.
 
-What ended a period is the first evidence seen since it began, or a later store: a poll goes on
-after an interrupt that wakes nobody, and only a CPU that polls, or watches memory, needs no IPI.
+What ended a period is the first evidence seen since it began, or a later store, unless the first
+was an IPI. A poll goes on after an interrupt that wakes nobody, and only a CPU that polls, or
+watches memory, needs no IPI. After an IPI, a CPU may still watch memory until it has left a state.
 
 - an IPI sent to the CPU (ipi_send_cpu, ipi_send_cpumask): ``ipi``;
 - a wakeup that saves the IPI because the CPU polls (sched_wake_idle_without_ipi): ``store``;
@@ -181,7 +182,9 @@ class Builder:
     def sent(self, number: int, cause: str) -> None:
         """Another CPU did something that ends an idle period of this one."""
         cpu = self._cpus.get(number)
-        if cpu and cpu.phase == "idle" and (not cpu.cause or cause == "store"):
+        if not cpu or cpu.phase != "idle":
+            return
+        if not cpu.cause or (cause == "store" and cpu.cause != "ipi"):
             cpu.cause = cause
 
     def happened(self, number: int, cause: str) -> None:

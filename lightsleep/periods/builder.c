@@ -202,7 +202,9 @@ void builder_sent(struct builder *b, int number, enum cause cause)
 {
 	struct cpu *cpu = known(b, number);
 
-	if (cpu && cpu->phase == IDLE && (cpu->cause == UNKNOWN || cause == STORE))
+	if (!cpu || cpu->phase != IDLE)
+		return;
+	if (cpu->cause == UNKNOWN || (cause == STORE && cpu->cause != IPI))
 		cpu->cause = cause;
 }
 

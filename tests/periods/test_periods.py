@@ -128,6 +128,20 @@ def test_a_store_ends_a_poll_that_an_interrupt_did_not_end(trace: Any) -> None:
     assert row["ended_by"] == "tick"
 
 
+@pytest.mark.parametrize(
+    "ipi",
+    [
+        event(3, 0, "ipi_send_cpu: cpu=1 callsite=irq_work_queue_on+0x1 callback=x", "a-7"),
+        event(3, 1, "call_function_single_entry: vector=251"),
+    ],
+)
+def test_a_store_as_the_cpu_leaves_its_state_is_not_what_ends_it(trace: Any, ipi: str) -> None:
+    """Until a CPU has left a state that watches memory, it needs no other IPI."""
+    store = event(40, 0, "sched_wake_idle_without_ipi: cpu=1", "w-7")
+    (row,) = trace(idle(0, 1, 3), ipi, store, left(41, 1), switched(42, 1, "x", 9))
+    assert row["ended_by"] == "ipi"
+
+
 def test_periods_without_a_wakeup_between(trace: Any) -> None:
     rows = trace(idle(0, 1, 0), left(10, 1), idle(12, 1, 1), left(99, 1), switched(100, 1, "x", 9))
     assert [(x["state"], x["length_ns"], x["wakee_pid"]) for x in rows] == [
