@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightsleep.periods.model import AWAKE, NAMED_TICK, NAMELESS, Metadata
+from lightsleep.periods.model import AWAKE, NAMED, NAMELESS, Metadata
 
 EXIT = 0xFFFFFFFF
 """The state of the cpu_idle event at the end of a period."""
@@ -190,14 +190,16 @@ class Builder:
     def happened(self, number: int, cause: str) -> None:
         """Something happens on a CPU that ends an idle period."""
         cpu = self._cpus[number]
-        if cause == "tick":
-            self._metadata.met.add(NAMED_TICK)
         if cpu.phase in ("idle", "left") and not cpu.cause:
             cpu.cause = cause
 
-    def nameless(self) -> None:
-        """Nothing names the function of a timer that expired: it may be the tick."""
-        self._metadata.met.add(NAMELESS)
+    def timer(self, number: int, named: bool) -> None:
+        """A timer expires, before what happens by it. Without a name, it may be the tick."""
+        cpu = self._cpus[number]
+        if named:
+            self._metadata.met.add(NAMED)
+        elif cpu.phase in ("idle", "left") and not cpu.cause:
+            self._metadata.met.add(NAMELESS)
 
     def named(self, task: int, comm: str) -> None:
         """An event says what a task is called. The idle tasks have one name for each CPU."""

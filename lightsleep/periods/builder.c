@@ -213,16 +213,19 @@ void builder_happened(struct builder *b, int number, enum cause cause)
 {
 	struct cpu *cpu = &b->cpus[number];
 
-	if (cause == TICK)
-		b->met |= MET_NAMED_TICK;
 	if ((cpu->phase == IDLE || cpu->phase == LEFT) && cpu->cause == UNKNOWN)
 		cpu->cause = cause;
 }
 
-/* Nothing names the function of a timer that expired: it may be the tick. */
-void builder_nameless(struct builder *b)
+/* A timer expires, before what happens by it. Without a name, it may be the tick. */
+void builder_timer(struct builder *b, int number, bool named)
 {
-	b->met |= MET_NAMELESS;
+	struct cpu *cpu = &b->cpus[number];
+
+	if (named)
+		b->met |= MET_NAMED;
+	else if ((cpu->phase == IDLE || cpu->phase == LEFT) && cpu->cause == UNKNOWN)
+		b->met |= MET_NAMELESS;
 }
 
 /* Where a task's waking is, or would go: open addressing, linear probing. */

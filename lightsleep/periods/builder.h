@@ -22,7 +22,7 @@ enum cause { IPI, STORE, TIMER, TICK, DEVICE, UNKNOWN };
 enum miss { NO_MISS, ABOVE, BELOW };
 
 /* What has been met, in the order of MET of model.py. */
-enum { MET_CPU_IDLE = 1, MET_WAKING = 2, MET_SWITCH = 4, MET_NAMED_TICK = 8, MET_NAMELESS = 16 };
+enum { MET_CPU_IDLE = 1, MET_WAKING = 2, MET_SWITCH = 4, MET_NAMED = 8, MET_NAMELESS = 16 };
 
 /* Which columns of a row have a value. */
 enum { HAS_SLEEP = 1, HAS_EVENT = 2, HAS_WAKER = 4, HAS_WAKEE = 8 };
@@ -127,7 +127,7 @@ void builder_sleep_length(struct builder *b, int number, int64_t length_ns, cons
 void builder_miss(struct builder *b, int number, enum miss kind);
 void builder_sent(struct builder *b, int number, enum cause cause);
 void builder_happened(struct builder *b, int number, enum cause cause);
-void builder_nameless(struct builder *b);
+void builder_timer(struct builder *b, int number, bool named);
 void builder_named(struct builder *b, int32_t task, const char *comm);
 const char *builder_name(const struct builder *b, int32_t task);
 void builder_waking(struct builder *b, int number, int64_t now_ns, int32_t wakee, const char *comm,

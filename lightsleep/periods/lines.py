@@ -226,8 +226,7 @@ def _ipi_came(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, _tex
 
 def _expire(builder: Builder, cpu: int, _now: int, _comm: str, _pid: int, text: str) -> None:
     function = _found(EXPIRE, text)[1]
-    if NAMELESS.fullmatch(function):
-        builder.nameless()
+    builder.timer(cpu, not NAMELESS.fullmatch(function))
     builder.happened(cpu, "tick" if function.startswith(TICKS) else "timer")
 
 

@@ -31,10 +31,10 @@ CAUSES = ("ipi", "store", "timer", "tick", "device", "unknown")
 NEEDED = ("cpu_idle", "sched_waking", "sched_switch")
 """Events without which nothing tells which tasks waited for a CPU in an idle state."""
 
-NAMED_TICK, NAMELESS = "a tick with a name", "a timer without one"
+NAMED, NAMELESS = "a timer with a name", "a timer without one in an idle period"
 """Timers that expired, by whether the recording names their functions."""
 
-MET = (*NEEDED, NAMED_TICK, NAMELESS)
+MET = (*NEEDED, NAMED, NAMELESS)
 """What a builder remembers to have met."""
 
 LACKS = "the recording has no event "

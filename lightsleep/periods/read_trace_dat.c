@@ -279,8 +279,7 @@ static bool hrtimer_expire_entry(struct reader *r, const struct event *e, struct
 	if (!number(r, e->fields[0], rec, &function))
 		return false;
 	name = tep_find_function(r->tep, function);
-	if (!name)
-		builder_nameless(&r->b);
+	builder_timer(&r->b, rec->cpu, name);
 	builder_happened(&r->b, rec->cpu, name && !strncmp(name, "tick_", 5) ? TICK : TIMER);
 	return true;
 }

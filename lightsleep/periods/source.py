@@ -16,7 +16,7 @@ from lightsleep.periods import architecture, description, formats
 from lightsleep.periods.build import Builder, Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lines import feed
-from lightsleep.periods.model import CAUSES, LACKS, NAMED_TICK, NAMELESS, NEEDED, Metadata
+from lightsleep.periods.model import CAUSES, LACKS, NAMED, NAMELESS, NEEDED, Metadata
 from lightsleep.periods.table import ALL, ROWS, Recording, Share, open_table
 from lightsleep.terminal import progress
 
@@ -77,7 +77,7 @@ def _batches(path: Path, form: formats.Format, metadata: Metadata) -> Iterator[p
             + "".join(f"; {note}" for note in metadata.notes if " says: " in note)
         )
     metadata.notes += _lacking(metadata)
-    if NAMELESS in metadata.met and NAMED_TICK not in metadata.met:
+    if NAMELESS in metadata.met and NAMED not in metadata.met:
         # Recordings of lightsleep may say so, and why.
         metadata.notes += [] if any(NO_TICKS in x for x in metadata.notes) else [TICKS]
     if silent := metadata.cpus - metadata.seen - metadata.lost.keys():

@@ -38,8 +38,8 @@ int main(void)
 			builder_sent(&b, value, more ? STORE : IPI);
 		else if (!strcmp(what, "happened"))
 			builder_happened(&b, cpu, value);
-		else if (!strcmp(what, "nameless"))
-			builder_nameless(&b);
+		else if (!strcmp(what, "timer"))
+			builder_timer(&b, cpu, value);
 		else if (!strcmp(what, "waking"))
 			builder_waking(&b, cpu, now_ns, value,
 				       builder_name(&b, more) ? builder_name(&b, more) : name, more);

@@ -62,7 +62,7 @@ steps = st.lists(
         step("miss", st.integers(0, 3), st.integers(0, 1)),
         step("sent", st.integers(0, 3), st.integers(0, 1)),
         step("happened", st.integers(0, 4)),
-        step("nameless"),
+        step("timer", st.integers(0, 1)),
         step("waking", pids, pids),
         step("named", st.one_of(pids, st.sampled_from([0, 2 + MAX_NAMES]))),
         step("migrated", pids),
@@ -94,8 +94,8 @@ def by_python(events: list[tuple[Any, ...]]) -> tuple[list[dict[str, Any]], Meta
                 builder.sent(value, "store" if more else "ipi")
             case "happened":
                 builder.happened(cpu, CAUSES[value])
-            case "nameless":
-                builder.nameless()
+            case "timer":
+                builder.timer(cpu, bool(value))
             case "waking":
                 known = builder.name(more)
                 builder.waking(cpu, now_ns, value, comm if known is None else known, more)
