@@ -114,7 +114,10 @@ def _complaints(log: IO[bytes]) -> str:
     for part in iter(lambda: log.readline(CHUNK), b""):
         for line in part.decode(errors="replace").splitlines():
             if not any(known.fullmatch(line) for known in EXPECTED):
-                odd = f"{odd}\n{line}"[-MOST_SAID:]
+                odd = f"{odd}\n{line}"
+                if len(odd) > MOST_SAID:
+                    end = odd[-MOST_SAID:]
+                    odd = end.partition("\n")[2] or end  # whole lines, if there are any
     return UNPRINTABLE.sub("?", odd.strip())
 
 

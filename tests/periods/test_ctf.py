@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import os
 import random
 import re
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 from recordings import PIPE
 
 from lightsleep.errors import LightsleepError
-from lightsleep.periods import ctf, formats
+from lightsleep.periods import ctf, formats, programs
 from lightsleep.periods.build import Builder
 from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lines import feed
@@ -373,6 +374,19 @@ def test_what_is_wrong_is_said_behind_any_number_of_losses(
     else:
         list(recording.batches)
         assert "babeltrace2 says: ERROR: bad packet" in recording.metadata.notes
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("a short line\n" * 2, "a short line\na short line"),
+        (f"{'x' * 96}\n" * 100, "\n".join(["x" * 96] * 42)),
+        ("a" * 5000, "a" * 4096),
+        ("a" * 5000 + "\nb\n", "b"),
+    ],
+)
+def test_what_is_kept_of_complaints_begins_with_a_line(said: str, kept: str) -> None:
+    assert programs._complaints(io.BytesIO(said.encode())) == kept
 
 
 def in_two_packets(folder: Path, lines: list[str], discarded: dict[int, int]) -> Path:
