@@ -352,8 +352,8 @@ def _in_force(kept: journalled.Kept | None) -> dict[str, str]:
 def _brought_back(changes: list[Change], kept: journalled.Kept | None) -> list[Change]:
     """Return the changes without what a driver sets that an earlier enable had unloaded.
 
-    To bring it back undoes a change of that enable. The governor that it brings along is the one
-    that was there at first; what the journal would note now is the one of the meantime.
+    To bring it back undoes a change of that enable. What the journal would note now is the governor
+    of the meantime. The session sees which one the driver brings along.
     """
     unloaded = _unloaded(kept)
     return [

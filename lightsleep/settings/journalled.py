@@ -57,6 +57,17 @@ class Kept:
     line: str
 
 
+@dataclass(frozen=True)
+class _ByTheWay:
+    """A kept knob got another value while a module came, or went."""
+
+    module: str
+    came: bool
+    knob: Setting
+    before: Value
+    after: Value
+
+
 class Session:
     """The settings that a process has changed. For one thread at a time."""
 
@@ -74,6 +85,7 @@ class Session:
         self._last: dict[Setting, Value] = {}
         # A setting may change a thousand times: the journal has each value once.
         self._noted: set[tuple[Setting, Value]] = set()
+        self._by_the_way: list[_ByTheWay] = []
 
     def set(self, knob: Path, value: str) -> bool:
         """Set a knob until the end of the session; does nothing if it has that value.
@@ -92,7 +104,7 @@ class Session:
         """
         if sets:
             self._expect(("knob", str(sets[0])), sets[1])
-        return self._change(("module", module), shlex.join(argv))
+        return self._change_module(module, shlex.join(argv))
 
     def unload(self, module: str, reload: list[str], sets: tuple[Path, str] | None = None) -> bool:
         """Unload a module; ``reload`` is the command that loads it at the end of the session.
@@ -102,7 +114,7 @@ class Session:
         """
         if sets:
             self._expect(("knob", str(sets[0])), sets[1])
-        return self._change(("module", module), None, old=shlex.join(reload))
+        return self._change_module(module, None, old=shlex.join(reload))
 
     @property
     def changed(self) -> bool:
@@ -174,6 +186,8 @@ class Session:
         journal, kept = self._run_dir / "journal", self._run_dir / restorer.KEPT
         header = journal.read_text().partition("\n")[0]
         undos = restorer.read(kept, self._root)[1] if kept.exists() else {}
+        for change in self._by_the_way:
+            _follow(undos, change)
         for setting, undo in self._undos().items():
             earlier = undos.get(setting)
             if earlier is None or _was_set_by_others(setting, undo.old, earlier):
@@ -210,6 +224,20 @@ class Session:
             self._note(setting, now, value)
         except OSError as error:
             raise LightsleepError(f"cannot keep {setting[1]}: {error.strerror}") from error
+
+    def _change_module(self, module: str, value: Value, old: Value = None) -> bool:
+        """Change a module as _change() does; see what the kernel does to kept knobs meanwhile."""
+        kept: dict[Setting, Undo] = {}
+        with contextlib.suppress(OSError, ValueError):  # who keeps something is told of damage
+            kept = restorer.read(self._run_dir / restorer.KEPT, self._root)[1]
+        before = restorer.read_knobs(kept, self._root)
+        changed = self._change(("module", module), value, old)
+        self._by_the_way += [
+            _ByTheWay(module, value is not None, knob, before[knob], now)
+            for knob, now in restorer.read_knobs(before, self._root).items()
+            if now != before[knob]
+        ]
+        return changed
 
     def _change(self, setting: Setting, value: Value, old: Value = None) -> bool:
         """Change a setting; return whether it was another one before.
@@ -281,6 +309,26 @@ class Session:
                         f"{knob[1]} was {restorer.changed(knob, now)} by somebody else meanwhile: "
                         "find out who changes it, and start again"
                     )
+
+
+def _follow(undos: dict[Setting, Undo], change: _ByTheWay) -> None:
+    """Take what the kernel did to a kept knob for a change of our own.
+
+    It chooses a governor where the driver haltpoll comes, and where it goes. Where an earlier
+    command unloaded a driver, and a later one kept a knob, the driver brings back what was there at
+    first: that knob has nothing to set back any more.
+    """
+    undo = undos.get(change.knob)
+    if undo is None:
+        return
+    module, order = ("module", change.module), list(undos)
+    came_back = change.came and module in undos and undos[module].old is not None
+    if came_back and order.index(module) < order.index(change.knob):
+        del undos[change.knob]
+    elif _was_set_by_others(change.knob, change.before, undo):
+        undos[change.knob] = Undo(change.before, {change.after})
+    else:
+        undo.written.add(change.after)
 
 
 def _was_set_by_others(setting: Setting, found: Value, earlier: Undo) -> bool:

@@ -422,10 +422,10 @@ def _set_back_before(
     a knob reads after a module came or went, and did not read before, nobody else has set. Where it
     read somebody else's value before, it gets that again.
     """
-    before = _knobs(left, root) if setting[0] == "module" else {}
+    before = read_knobs(left, root) if setting[0] == "module" else {}
     note = set_back_one(setting, undo, root, held)
     knobs = KINDS["knob"]
-    for knob, value in _knobs(before, root).items():
+    for knob, value in read_knobs(before, root).items():
         found, ours = before[knob], left[knob]
         if value == found:
             continue
@@ -437,7 +437,7 @@ def _set_back_before(
     return note
 
 
-def _knobs(settings: Iterable[Setting], root: Path) -> dict[Setting, Value]:
+def read_knobs(settings: Iterable[Setting], root: Path) -> dict[Setting, Value]:
     """Return the values of the knobs among ``settings`` that are there."""
     found: dict[Setting, Value] = {}
     for kind, name in settings:

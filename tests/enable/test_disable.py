@@ -165,11 +165,16 @@ def test_what_an_admin_set_again_is_left(root: Path) -> None:
     assert governor.read_text() == "ladder\n"
 
 
+@pytest.mark.parametrize("loaded", ["cpuidle_lightsleep", "cpuidle_haltpoll"])
 @pytest.mark.parametrize("setting", ["governor:menu", "haltpoll"])
-def test_what_an_admin_set_between_two_enables_comes_back(setting: str, root: Path) -> None:
+def test_what_an_admin_set_between_two_enables_comes_back(
+    setting: str, loaded: str, root: Path
+) -> None:
     plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu teo haltpoll")
-    done("enable", "lightsleep+governor:ladder")
     governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
+    subprocess.run(["modprobe", loaded], check=True)
+    governor.write_text("menu\n")
+    done("enable", "lightsleep+governor:ladder")
     governor.write_text("teo\n")
     done("enable", setting)
     assert governor.read_text() == f"{setting.removeprefix('governor:')}\n"
@@ -308,6 +313,9 @@ def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
     assert fake_modules.snapshot(root) == before
 
 
+LADDER_MENU = ["governor:ladder", "haltpoll", "governor:menu"]
+
+
 @pytest.mark.parametrize(
     ("loaded", "found", "settings"),
     [
@@ -315,13 +323,40 @@ def test_haltpoll_that_comes_back_keeps_its_governor(root: Path) -> None:
         ("cpuidle_haltpoll", "menu", ["lightsleep+governor:ladder"]),
         ("cpuidle_haltpoll", "menu", ["lightsleep", "governor:ladder"]),
         ("cpuidle_lightsleep", "menu", ["governor:ladder", "haltpoll", "governor:menu"]),
+        ("cpuidle_haltpoll", "teo", ["lightsleep", "haltpoll"]),
+        ("cpuidle_haltpoll", "teo", ["lightsleep", "haltpoll", "governor:menu"]),
+        ("cpuidle_haltpoll", "teo", ["lightsleep", "haltpoll+governor:menu"]),
+        ("cpuidle_haltpoll", "teo", ["lightsleep", *LADDER_MENU]),
+        ("cpuidle_haltpoll", "teo", ["lightsleep", "haltpoll", "lightsleep+governor:menu"]),
+        (
+            "cpuidle_haltpoll",
+            "teo",
+            ["lightsleep", "haltpoll", "lightsleep+governor:teo", *LADDER_MENU],
+        ),
+        ("cpuidle_haltpoll", "haltpoll", ["lightsleep", "governor:teo", "haltpoll"]),
+        ("cpuidle_haltpoll", "haltpoll", ["lightsleep", "governor:teo", "haltpoll", "lightsleep"]),
+        (
+            "cpuidle_haltpoll",
+            "haltpoll",
+            ["lightsleep+governor:teo", "haltpoll", "governor:ladder"],
+        ),
+        (
+            "cpuidle_haltpoll",
+            "haltpoll",
+            ["lightsleep", "governor:teo", "haltpoll+governor:ladder"],
+        ),
+        (
+            "cpuidle_haltpoll",
+            "haltpoll",
+            ["governor:teo", "haltpoll", "lightsleep", "governor:teo"],
+        ),
     ],
 )
 def test_the_governor_of_a_driver_that_comes_or_goes_is_nobody_elses_change(
     loaded: str, found: str, settings: list[str], root: Path
 ) -> None:
     """The kernel chooses haltpoll's when that comes, and the one before when it goes."""
-    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu haltpoll")
+    plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu teo haltpoll")
     governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
     subprocess.run(["modprobe", loaded], check=True)
     governor.write_text(f"{found}\n")
