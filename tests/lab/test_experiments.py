@@ -29,7 +29,7 @@ from lightsleep.lab.experiments import (
 from lightsleep.lab.loads import interrupts, pipe, promotions
 from lightsleep.lab.loads.silence import Silence
 from lightsleep.lab.run.experiment import PATCHED, Experiment
-from lightsleep.report.plots import LONGEST_TITLE, short
+from lightsleep.report.plots import short_title
 
 ROUNDS = 9
 
@@ -45,7 +45,7 @@ def test_a_title_of_a_metric_has_a_noun_of_its_own(name: str) -> None:
 def test_titles_of_an_experiment_differ_in_what_a_plot_shows_of_them(name: str) -> None:
     metrics = experiments.load(name).metrics
     titles = [metric.title for metric in metrics] if isinstance(metrics, tuple) else []
-    assert len({short(title, LONGEST_TITLE) for title in titles}) == len(titles)
+    assert len({short_title(title) for title in titles}) == len(titles)
 
 
 @pytest.mark.parametrize("name", experiments.names())
