@@ -12,7 +12,14 @@ from rich.console import Console
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
 from lightsleep.compare.method import Estimate
 from lightsleep.compare.result import Better
-from lightsleep.report.plots import colours_of, log_axis, short, short_title
+from lightsleep.report.plots import (
+    colours_of,
+    legend_size,
+    log_axis,
+    short,
+    short_names,
+    short_title,
+)
 from lightsleep.report.svg import INK, blank, style, to_svg
 
 MARKERS = "osD^vP"  # of arms: colours alone tell nothing to some, and repeat
@@ -101,8 +108,10 @@ def _drawn(
     """Return an SVG of groups of rows, each with a title, over a logarithmic axis."""
     with style("effects"):
         count = sum(len(rows) for _, rows in groups)
-        figure, axes = blank(pitch * count + 0.1 * len(groups) + 1.2, width=8.0)
         names = list(dict.fromkeys(row.name for _, rows in groups for row in rows))
+        shown = short_names(names)
+        columns, more = legend_size(shown.values())
+        figure, axes = blank(pitch * count + 0.1 * len(groups) + 1.2 + more, width=8.0)
         place, ticks = 0.0, []
         for title, rows in groups:
             ticks.append((place + (len(rows) - 1) / 2, title))
@@ -136,9 +145,9 @@ def _drawn(
         named = dict(zip(labels, handles, strict=True))
         figure.legend(
             named.values(),
-            [short(name) for name in named],
+            [shown[name] for name in named],
             loc="outside upper right",
-            ncols=4,
+            ncols=columns,
             frameon=False,
         )
         return to_svg(figure)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ WIDE = 10.0  # arms whose medians differ by more than this factor need a logarit
 MIN_ECDF = 20  # with fewer samples the dots of the strip say all that there is
 FEW_DECADES = 2.5  # on a longer logarithmic axis only powers of ten are labelled
 LINEAR_DECADES = 0.5  # on a shorter one the labels are as far apart as on a linear one
+LINE = 0.2  # inches
+LONGEST_NAME = 28
+LONGEST_LINE = 24  # of a name in lines: two fit beside each other
 LONGEST_TITLE = 50  # the rest of a longer one is left out
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
@@ -65,13 +69,14 @@ def strip_plot(metric: MetricAnalysis, salt: str) -> str:
     ``salt`` keeps its ids apart from those of other plots of the page.
     """
     arms = metric.arms
+    labels = _labels(arms, metric.metric.unit)
     with style(salt):
-        figure, axes = blank(0.62 * len(arms) + 0.75)
+        figure, axes = blank(_row_height(labels) * len(arms) + 0.75)
         _value_axis(axes, metric)
         colours = _colours(metric)
         for row, arm in enumerate(arms):
             _draw_arm(axes, row, arm, colours[arm.name], _heights(len(arm.samples), metric.boots))
-        axes.set_yticks(range(len(arms)), [_label(arm, metric.metric.unit) for arm in arms])
+        axes.set_yticks(range(len(arms)), labels)
         axes.set_ylim(len(arms) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -101,8 +106,10 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
     arms = [arm for arm in metric.arms if len(arm.samples) >= MIN_ECDF]
     if not arms:
         return None
+    names = short_names(arm.name for arm in arms)
+    columns, more = legend_size(names.values())
     with style(salt):
-        figure, axes = blank(3.2)
+        figure, axes = blank(3.2 + more)
         _value_axis(axes, metric)
         colours = _colours(metric)
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
@@ -112,9 +119,9 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
                 color=colours[arm.name],
                 linewidth=1.8,
                 linestyle=dashes,
-                label=short(arm.name),
+                label=names[arm.name],
             )
-        share_axis(axes)
+        share_axis(axes, columns)
         return to_svg(figure)
 
 
@@ -174,12 +181,46 @@ def _draw_arm(
     axes.vlines(summary.median, low - 0.16, low + 0.16, color=INK, linewidth=2.6)
 
 
-def _label(arm: ArmAnalysis, unit: str) -> str:
-    median = units.value(arm.summary.median, unit) if arm.summary else "no samples"
-    return f"{short(arm.name)}\n{median}"
+def _labels(arms: Sequence[ArmAnalysis], unit: str) -> list[str]:
+    names = short_names(arm.name for arm in arms)
+    medians = [units.value(x.summary.median, unit) if x.summary else "no samples" for x in arms]
+    return [f"{names[arm.name]}\n{median}" for arm, median in zip(arms, medians, strict=True)]
 
 
-def short(name: str, most: int = 28) -> str:
+def _row_height(labels: Sequence[str]) -> float:
+    """Return the height of a row in inches, with room for the label that has most lines."""
+    return max([0.62, *(LINE * (label.count("\n") + 1) for label in labels)])
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names in a plot as they fit into it, each under the whole one.
+
+    Those that would look the same are not cut, but have several lines.
+    """
+    cut = {name: short(name) for name in names}
+    seen = Counter(cut.values())
+    return {name: text if seen[text] == 1 else _in_lines(name) for name, text in cut.items()}
+
+
+def legend_size(names: Iterable[str]) -> tuple[int, float]:
+    """Return the columns of a legend, and the height in inches that names in lines need more."""
+    lines = [name.count("\n") + 1 for name in names]
+    if max(lines, default=1) == 1:
+        return 4, 0
+    return 2, LINE * max(lines) * -(-len(lines) // 2)
+
+
+def _in_lines(name: str, most: int = LONGEST_LINE) -> str:
+    """Return a name in lines that end at a separator where they can."""
+    lines = [""]
+    for piece in re.findall(rf"[^+:/=]{{0,{most - 1}}}[+:/=]|[^+:/=]{{1,{most}}}", name):
+        if len(lines[-1]) + len(piece) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
+def short(name: str, most: int = LONGEST_NAME) -> str:
     """Return a name as it fits into a plot, without its middle where it is too long.
 
     Arms may differ at the end only: a setting of try may be a path of sysfs with a value.

@@ -31,7 +31,7 @@ from lightsleep.report import cli, plots
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
-from lightsleep.report.plots import colours_of, ecdf_plot, scale_of, short
+from lightsleep.report.plots import colours_of, ecdf_plot, scale_of, short, short_names, strip_plot
 
 
 def run(*arguments: object) -> Result:
@@ -166,6 +166,28 @@ def test_names_that_differ_at_their_ends_are_told_apart_in_plots() -> None:
     assert names[0] != names[1]
     assert all(len(name) == 28 and name.startswith("sysfs:/sys") for name in names)
     assert short("lightsleep+governor:menu") == "lightsleep+governor:menu"
+    assert (
+        list(short_names(f"{governor}={x}" for x in ("performance", "powersave")).values()) == names
+    )
+
+
+def test_names_that_differ_in_the_middle_are_told_apart_in_plots() -> None:
+    limits = [f"lightsleep:fixed:{limit}us+governor:menu" for limit in (50, 100, 200)]
+    governors = [f"sysfs:/sys/devices/system/cpu/cpu{n}/cpufreq/scaling_governor=x" for n in "01"]
+    shown = short_names([*limits, *governors, "stock"])
+    assert len(set(shown.values())) == 6
+    assert [name.replace("\n", "") for name in shown.values()] == list(shown)
+    assert all(len(line) <= 28 for name in shown.values() for line in name.splitlines())
+    result = made_up(n=30)
+    for name in limits:
+        result.arms.append(name)
+        result.roles[name] = "treatment"
+        for each in result.metrics.values():
+            each.samples[name] = each.samples["stock"]
+    metric = analyse(result)[0]
+    for svg in (strip_plot(metric, "a"), ecdf_plot(metric, "a")):
+        assert svg
+        assert all(f"lightsleep:fixed:{limit}us+<" in svg for limit in (50, 100, 200))
 
 
 @pytest.mark.usefixtures("without_plots")
