@@ -31,7 +31,7 @@ from lightsleep.scan.collect import collect
 from lightsleep.scan.loading import MODULE, has_another_root, kind_of_container
 from lightsleep.scan.model import Scan
 from lightsleep.scan.obstacles import OF_THIS_BOOT, OF_THIS_KERNEL, obstacles
-from lightsleep.settings import journalled
+from lightsleep.settings import journalled, restorer
 from lightsleep.settings.apply import applied
 from lightsleep.settings.catalogue import (
     DEFAULTS,
@@ -384,8 +384,9 @@ def _check_boot_loads(root: Path, now: bool) -> None:
     """
     where = [x for x in boot.kept_away_by(root, MODULE) if now or x != boot.COMMAND_LINE]
     if where:
-        # Nor would it be loaded now where modprobe runs something else.
-        instead = _or_without_persist(now and not boot.is_replaced(root, MODULE))
+        # Nor would it be loaded now where modprobe runs something else; one that is there stays.
+        there = restorer.read_module(root, MODULE) is not None
+        instead = _or_without_persist(now and (there or not boot.is_replaced(root, MODULE)))
         raise LightsleepError(
             f"--persist: {boot.blacklist(where[0])} keeps a boot from loading {MODULE}. Remove it "
             f"there, and repeat this command{instead}"
