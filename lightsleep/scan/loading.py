@@ -27,7 +27,8 @@ PROC_SELF = Path("/proc/self")
 
 BUILD_NOTE = f"sys/module/{MODULE}/notes/.note.gnu.build-id"
 
-EFI = "sys/firmware/efi"
+FIRMWARE = "sys/firmware"
+EFI = f"{FIRMWARE}/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 ACCEPTED_KEYS = (
     f"{EFI}/mok-variables/MokListRT",
@@ -196,10 +197,12 @@ def lockdown(tree: Tree) -> str | None:
 
 
 def secure_boot(tree: Tree) -> bool | None:
-    """Return whether Secure Boot is on; None without EFI.
+    """Return whether Secure Boot is on; None where that cannot be read.
 
-    The EFI variable has four bytes of attributes, then one of value.
+    The EFI variable has four bytes of attributes, then one of value. Without EFI, there is none.
     """
+    if tree.names(FIRMWARE) and not tree.exists(EFI):
+        return False
     content = b"".join(_contents(tree, [SECURE_BOOT]))
     return content[4] == 1 if len(content) == 5 else None
 

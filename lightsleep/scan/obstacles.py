@@ -254,7 +254,18 @@ def _enforced(scan: Scan) -> str | None:
 
 def have_it_accepted(secure_boot: bool | None) -> str:
     """Return what to do where the kernel accepts only signed modules, and rejects our key."""
-    return ENROLL if secure_boot else UNENFORCE
+    return by_secure_boot(secure_boot, ENROLL)
+
+
+def by_secure_boot(secure_boot: bool | None, under_it: str) -> str:
+    """Return what to do where the kernel accepts only signed modules: ``under_it``, or without.
+
+    Both where it is not known whether Secure Boot is on.
+    """
+    if secure_boot is None:
+        both = f"Under Secure Boot: {under_it} Without it: {UNENFORCE}"
+        return f"Find out whether Secure Boot is on (mokutil --sb-state). {both}"
+    return under_it if secure_boot else UNENFORCE
 
 
 def _unsigned(scan: Scan) -> Reason:
@@ -262,15 +273,13 @@ def _unsigned(scan: Scan) -> Reason:
     here = scan.loading
     if here.loaded or not enforced or here.signed is not False:
         return None
-    what = f"{enforced}, and /{here.installed or here.built} is not signed"
-    if not here.secure_boot:
-        return what, UNENFORCE
-    return (
-        what,
+    sign = (
         "Have DKMS build it, which signs with a key of its own where openssl and mokutil are "
         f"installed: sudo dpkg-reconfigure lightsleep-dkms, or {DKMS_INSTALL}. {ENROLL} Or switch "
-        "Secure Boot off.",
+        "Secure Boot off."
     )
+    what = f"{enforced}, and /{here.installed or here.built} is not signed"
+    return what, by_secure_boot(here.secure_boot, sign)
 
 
 def _not_enrolled(scan: Scan) -> Reason:

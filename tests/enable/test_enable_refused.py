@@ -26,7 +26,7 @@ def test_a_refused_module_leaves_nothing(secure_boot: bool | None, root: Path) -
     assert result.exit_code == 1
     assert "Key was rejected" in result.output
     said = " ".join(result.output.split())
-    assert ("mokutil --import" in said) == bool(secure_boot)
+    assert ("mokutil --import" in said) == (secure_boot is not False)
     assert ("Remove module.sig_enforce" in said) != bool(secure_boot)
     (root / "refused").unlink()
     assert fake_modules.snapshot(root) == before
@@ -77,7 +77,8 @@ CANNOT = {
     "proc/sys/kernel/modules_disabled: 1": ("modules_disabled is 1", "Only a reboot resets it"),
     "sys/module/module/parameters/sig_enforce: Y": (
         "is not signed",
-        "Remove module.sig_enforce and lockdown= from the kernel command line",
+        "Under Secure Boot: Have DKMS build it",
+        "Without it: Remove module.sig_enforce and lockdown= from the kernel command line",
     ),
 }
 NOT_INSTALLED = {
@@ -175,6 +176,16 @@ def test_what_cannot_be_done_with_later_is_not_proposed(haltpoll: bool, root: Pa
         said = " ".join(refused.output.split())
         assert "and repeat this command" in said
         assert ("leave out --persist" in said) == proposed
+
+
+def test_what_is_loaded_already_changes_whatever_modprobe_would_run(root: Path) -> None:
+    done("enable")
+    plant(root, "etc/modprobe.d/x.conf: install cpuidle_lightsleep /bin/false")
+    refused = run("enable", "--persist", "lightsleep:fixed")
+    assert refused.exit_code == 1
+    assert "Or leave out --persist" in " ".join(refused.output.split())
+    done("enable", "lightsleep:fixed")
+    assert mode(root) == "fixed"
 
 
 @pytest.mark.parametrize(

@@ -257,13 +257,27 @@ def test_secure_boot(content: bytes, tmp_path: Path) -> None:
     assert collect(root)[0].loading.secure_boot is known.get(content)
 
 
+@pytest.mark.parametrize(
+    ("firmware", "known"), [("acpi/pm_profile: 4", False), ("efi/fw_platform_size: 64", None)]
+)
+def test_without_efi_there_is_no_secure_boot(
+    firmware: str, known: bool | None, tmp_path: Path
+) -> None:
+    """Where there is EFI, efivarfs may not be mounted."""
+    root = plant(unfold("no-cpuidle", tmp_path), f"sys/firmware/{firmware}")
+    assert collect(root)[0].loading.secure_boot is known
+
+
 @pytest.mark.parametrize("secure_boot", [None, False, True])
 @pytest.mark.parametrize("enforced", [LOCKED, "sys/module/module/parameters/sig_enforce: Y"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_key_is_to_be_enrolled_only_where_the_kernel_would_load_it(
     secure_boot: bool | None, enforced: str, signed: bool, tmp_path: Path
 ) -> None:
-    """The kernel ignores the keys of the machine's owner while Secure Boot is off."""
+    """The kernel ignores the keys of the machine's owner while Secure Boot is off.
+
+    Whether it is, nothing tells where efivarfs is not mounted.
+    """
     root = plant(unfold("no-cpuidle", tmp_path), f"{MODULE}: module\n{enforced}")
     if signed:
         plant(root, f"{MODULE}: {SIGNATURE}\nvar/lib/dkms/mok.pub: KEY\n{OWNER_KEYS}: OTHER")
@@ -271,8 +285,9 @@ def test_a_key_is_to_be_enrolled_only_where_the_kernel_would_load_it(
         set_secure_boot(root, secure_boot)
     (one,) = obstacles(collect(root)[0])
     assert one.id == ("not-enrolled" if signed else "unsigned")
-    assert ("mokutil --import" in one.fix) == bool(secure_boot)
-    assert ("switch Secure Boot off" in one.fix) == bool(secure_boot and not signed)
+    assert ("mokutil --import" in one.fix) == (secure_boot is not False)
+    assert ("switch Secure Boot off" in one.fix) == (secure_boot is not False and not signed)
+    assert ("mokutil --sb-state" in one.fix) == (secure_boot is None)
     to_remove = "Remove module.sig_enforce and lockdown= from the kernel command line"
     assert (to_remove in one.fix) != bool(secure_boot)
 

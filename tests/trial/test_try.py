@@ -195,7 +195,7 @@ def test_a_command_that_fails(command: list[str], said: str, root: Path) -> None
         (
             "lightsleep",
             "refused: cpuidle_lightsleep",
-            "Key was rejected by service Remove module.sig_enforce",
+            "Key was rejected by service Find out whether Secure Boot is on",
         ),
         ("lightsleep", "ignored: cpuidle_lightsleep", "but the module is not loaded"),
         ("sysfs:/sys/module/m/value=1", "sys/module/m/value: 0", "Device or resource busy"),
