@@ -14,6 +14,7 @@ import click
 from lightsleep.errors import LightsleepError
 from lightsleep.measure.kernel_backend import FILES, KernelBackend
 from lightsleep.scan.loading import loads_modules, lockdown, secure_boot
+from lightsleep.scan.obstacles import by_secure_boot
 from lightsleep.scan.tree import Tree
 from lightsleep.settings import apply
 from lightsleep.settings.journalled import Session
@@ -155,10 +156,8 @@ def _compiler(headers: Path) -> str:
 def _hint(refusal: str, root: Path) -> str:
     if not apply.signature_refused(refusal, root):
         return refusal
-    if secure_boot(Tree(root)):
-        return f"{refusal} (Secure Boot loads only signed modules: sign it, or disable Secure Boot)"
-    # What else locks the kernel down was told before this.
-    return f"{refusal} (this kernel loads only signed modules: boot without module.sig_enforce)"
+    to_do = by_secure_boot(secure_boot(Tree(root)), "Sign it, or disable Secure Boot.")
+    return f"{refusal} (this kernel loads only signed modules. {to_do.removesuffix('.')})"
 
 
 def _run(argv: list[str]) -> str | None:
