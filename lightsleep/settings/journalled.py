@@ -58,7 +58,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class _ByTheWay:
+class _SideEffect:
     """A kept knob got another value while a module came, or went."""
 
     module: str
@@ -85,7 +85,7 @@ class Session:
         self._last: dict[Setting, Value] = {}
         # A setting may change a thousand times: the journal has each value once.
         self._noted: set[tuple[Setting, Value]] = set()
-        self._by_the_way: list[_ByTheWay] = []
+        self._side_effects: list[_SideEffect] = []
 
     def set(self, knob: Path, value: str) -> bool:
         """Set a knob until the end of the session; does nothing if it has that value.
@@ -186,7 +186,7 @@ class Session:
         journal, kept = self._run_dir / "journal", self._run_dir / restorer.KEPT
         header = journal.read_text().partition("\n")[0]
         undos = restorer.read(kept, self._root)[1] if kept.exists() else {}
-        for change in self._by_the_way:
+        for change in self._side_effects:
             _follow(undos, change)
         for setting, undo in self._undos().items():
             earlier = undos.get(setting)
@@ -232,8 +232,8 @@ class Session:
             kept = restorer.read(self._run_dir / restorer.KEPT, self._root)[1]
         before = restorer.read_knobs(kept, self._root)
         changed = self._change(("module", module), value, old)
-        self._by_the_way += [
-            _ByTheWay(module, value is not None, knob, before[knob], now)
+        self._side_effects += [
+            _SideEffect(module, value is not None, knob, before[knob], now)
             for knob, now in restorer.read_knobs(before, self._root).items()
             if now != before[knob]
         ]
@@ -311,7 +311,7 @@ class Session:
                     )
 
 
-def _follow(undos: dict[Setting, Undo], change: _ByTheWay) -> None:
+def _follow(undos: dict[Setting, Undo], change: _SideEffect) -> None:
     """Take what the kernel did to a kept knob for a change of our own.
 
     It chooses a governor where the driver haltpoll comes, and where it goes. Where an earlier
