@@ -213,11 +213,16 @@ def _costs(metrics: list[MetricAnalysis], winner: str) -> str:
         worse = arm.baseline and arm.baseline.verdict in (Verdict.WORSE, Verdict.HIGHER)
         if metric.name in COSTS and arm.baseline and worse:
             amount = words.effect(arm.baseline, metric.metric).replace("×", "times")
-            said.append(f"{metric.metric.title.lower()} is {amount}")
-    shown = [m.metric.title.lower() for m in metrics if m.name in USED]
+            said.append(f"{_inside(metric.metric.title)} is {amount}")
+    shown = [_inside(m.metric.title) for m in metrics if m.name in USED]
     if not any("polled" not in part for part in said):
         said.append(f"no more {_list(shown)} was shown")
     return "; ".join(said)
+
+
+def _inside(title: str) -> str:
+    """Return a title as it stands inside of a sentence."""
+    return title if title[:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 
 
 def _list(names: Sequence[str]) -> str:

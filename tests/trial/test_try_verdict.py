@@ -44,8 +44,8 @@ def test_the_time_polled_is_told_beside_that_of_as_is(as_is_pct: float, told: st
 @pytest.mark.parametrize(
     ("of_machine_s", "told"),
     [
-        (2.0, "cpu time of the machine is 2.00 times higher."),
-        (1.0, "no more cpu time, cpu time of the machine, or energy was shown."),
+        (2.0, "CPU time of the machine is 2.00 times higher."),
+        (1.0, "no more CPU time, CPU time of the machine, or energy was shown."),
     ],
 )
 def test_what_a_server_uses_is_a_cost(of_machine_s: float, told: str) -> None:
