@@ -323,10 +323,10 @@ def _follow(undos: dict[Setting, Undo], change: _SideEffect) -> None:
         return
     module, order = ("module", change.module), list(undos)
     came_back = change.came and module in undos and undos[module].old is not None
-    if came_back and order.index(module) < order.index(change.knob):
-        del undos[change.knob]
-    elif _was_set_by_others(change.knob, change.before, undo):
+    if _was_set_by_others(change.knob, change.before, undo):
         undos[change.knob] = Undo(change.before, {change.after})
+    elif came_back and order.index(module) < order.index(change.knob):
+        del undos[change.knob]
     else:
         undo.written.add(change.after)
 

@@ -165,15 +165,23 @@ def test_what_an_admin_set_again_is_left(root: Path) -> None:
     assert governor.read_text() == "ladder\n"
 
 
-@pytest.mark.parametrize("loaded", ["cpuidle_lightsleep", "cpuidle_haltpoll"])
-@pytest.mark.parametrize("setting", ["governor:menu", "haltpoll"])
+@pytest.mark.parametrize(
+    ("loaded", "first", "setting"),
+    [
+        ("cpuidle_lightsleep", "menu", "governor:menu"),
+        ("cpuidle_lightsleep", "menu", "haltpoll"),
+        ("cpuidle_haltpoll", "menu", "governor:menu"),
+        ("cpuidle_haltpoll", "menu", "haltpoll"),
+        ("cpuidle_haltpoll", "haltpoll", "haltpoll"),
+    ],
+)
 def test_what_an_admin_set_between_two_enables_comes_back(
-    setting: str, loaded: str, root: Path
+    loaded: str, first: str, setting: str, root: Path
 ) -> None:
     plant(root, "sys/devices/system/cpu/cpuidle/available_governors: ladder menu teo haltpoll")
     governor = root / "sys/devices/system/cpu/cpuidle/current_governor"
     subprocess.run(["modprobe", loaded], check=True)
-    governor.write_text("menu\n")
+    governor.write_text(f"{first}\n")
     done("enable", "lightsleep+governor:ladder")
     governor.write_text("teo\n")
     done("enable", setting)
