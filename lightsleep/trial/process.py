@@ -220,9 +220,11 @@ def _name(pid: int) -> str:
 
 def _members(session: int) -> Iterator[int]:
     """Yield the processes of a session that still run."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        if _session_of(file) == session:
-            yield int(file.parent.name)
+    # No pattern with "stat" behind it: the library then asks whether the file is there, and fails
+    # with ESRCH where the process has just ended.
+    for process in Path("/proc").glob("[0-9]*"):
+        if _session_of(process / "stat") == session:
+            yield int(process.name)
 
 
 def _session_of(file: Path) -> int | None:

@@ -57,13 +57,14 @@ def eventually(condition: Callable[[], bool]) -> None:
 def family(pid: int) -> set[int]:
     """Return the processes of the session of ``pid`` that run."""
     members = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            state, _, _, session = stat.read_text().rsplit(")", 1)[1].split()[:4]
+            stat = (process / "stat").read_text()
         except OSError:
             continue
+        state, _, _, session = stat.rsplit(")", 1)[1].split()[:4]
         if int(session) == pid and state != "Z":
-            members.add(int(stat.parent.name))
+            members.add(int(process.name))
     return members
 
 

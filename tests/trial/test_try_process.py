@@ -67,6 +67,21 @@ def test_what_nothing_ends_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> No
         EXECUTE(["true"])
 
 
+def test_a_process_that_ends_while_others_are_looked_for_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel says ESRCH for it, not ENOENT: one of some 10,000 looks at a busy machine."""
+    stat = Path.stat
+
+    def gone(path: Path, **how: Any) -> os.stat_result:
+        if path.match("/proc/[0-9]*/stat"):
+            raise ProcessLookupError(3, "No such process", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", gone)
+    EXECUTE(["true"])
+
+
 def test_ctrl_c_while_a_command_is_ended_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
