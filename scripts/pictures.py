@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.legend import Legend
 from rich.console import Console
 
 from lightsleep.compare.analysis import ArmAnalysis, MetricAnalysis
@@ -14,7 +15,7 @@ from lightsleep.compare.method import Estimate
 from lightsleep.compare.result import Better
 from lightsleep.report.plots import (
     colours_of,
-    legend_size,
+    fit_legend,
     log_axis,
     short,
     short_names,
@@ -26,6 +27,8 @@ MARKERS = "osD^vP"  # of arms: colours alone tell nothing to some, and repeat
 ARROWS: dict[Better, str] = {"lower": "←", "higher": "→", "none": ""}
 PITCH = 0.17
 """Inches between two rows."""
+LOW_LEGEND = 0.6
+"""Inches: there is room for a legend of two lines."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,7 @@ def _drawn(
         count = sum(len(rows) for _, rows in groups)
         names = list(dict.fromkeys(row.name for _, rows in groups for row in rows))
         shown = short_names(names)
-        columns, more = legend_size(shown.values())
-        figure, axes = blank(pitch * count + 0.1 * len(groups) + 1.2 + more, width=8.0)
+        figure, axes = blank(pitch * count + 0.1 * len(groups) + 1.2, width=8.0)
         place, ticks = 0.0, []
         for title, rows in groups:
             ticks.append((place + (len(rows) - 1) / 2, title))
@@ -143,13 +145,18 @@ def _drawn(
         axes.grid(axis="x")
         handles, labels = axes.get_legend_handles_labels()
         named = dict(zip(labels, handles, strict=True))
-        figure.legend(
-            named.values(),
-            [shown[name] for name in named],
-            loc="outside upper right",
-            ncols=columns,
-            frameon=False,
-        )
+
+        def legend(columns: int) -> Legend:
+            return figure.legend(
+                named.values(),
+                [shown[name] for name in named],
+                loc="outside upper right",
+                ncols=columns,
+                frameon=False,
+            )
+
+        more = fit_legend(legend, figure) - LOW_LEGEND
+        figure.set_figheight(figure.get_figheight() + max(0, more))
         return to_svg(figure)
 
 

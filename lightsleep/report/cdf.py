@@ -17,7 +17,6 @@ Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib has them
 
 TAIL = 1  # percent of a curve at either end that may lie outside of a plot
 MARGIN = 1.6
-LEGEND = 52  # characters beside each other
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,12 @@ def cdf_plot(curves: Sequence[Curve], limits: Limits, salt: str) -> str:
     Where there are several CPUs, each has a faint curve, and all samples together a strong one.
     ``salt`` keeps its ids apart from those of other plots of the page.
     """
-    columns = max(1, LEGEND // max(len(short(curve.label)) + 4 for curve in curves))
     with style(salt):
-        figure, axes = blank(2.9 + 0.25 * -(-len(curves) // columns))
+        figure, axes = blank(2.9)
         _latency_axis(axes, limits)
         for curve in curves:
             _draw(axes, curve)
-        share_axis(axes, columns)
+        share_axis(axes)
         return to_svg(figure)
 
 

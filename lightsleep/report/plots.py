@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
@@ -25,7 +27,9 @@ FEW_DECADES = 2.5  # on a longer logarithmic axis only powers of ten are labelle
 LINEAR_DECADES = 0.5  # on a shorter one the labels are as far apart as on a linear one
 LINE = 0.2  # inches
 LONGEST_NAME = 28
-LONGEST_LINE = 24  # of a name in lines: two fit beside each other
+LONGEST_LINE = 24  # of a name in lines
+LEGEND = 0.85  # of the width of a figure: left of it are the labels of an axis
+MOST_COLUMNS = 4
 LONGEST_TITLE = 50  # the rest of a longer one is left out
 MANY = 1000  # more dots than this are drawn as an image, or the page becomes huge
 
@@ -107,9 +111,8 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
     if not arms:
         return None
     names = short_names(arm.name for arm in arms)
-    columns, more = legend_size(names.values())
     with style(salt):
-        figure, axes = blank(3.2 + more)
+        figure, axes = blank(2.7)
         _value_axis(axes, metric)
         colours = _colours(metric)
         for arm, dashes in zip(arms, _dashes(arms), strict=True):
@@ -121,7 +124,7 @@ def ecdf_plot(metric: MetricAnalysis, salt: str) -> str | None:
                 linestyle=dashes,
                 label=names[arm.name],
             )
-        share_axis(axes, columns)
+        share_axis(axes)
         return to_svg(figure)
 
 
@@ -136,14 +139,41 @@ def share_curve(axes: Axes, samples: Sequence[float], **look: Any) -> None:
     line.sticky_edges.y[:] = [0, 1]  # no margin below 0 and above 1
 
 
-def share_axis(axes: Axes, columns: int = 4) -> None:
+def share_axis(axes: Axes) -> None:
     """Finish a plot of shares of samples: the axis in percent, a grid, names above the curves."""
     axes.set_ylabel("share of samples")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f} %"))
     axes.grid()
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, borderaxespad=0
-    )
+    legend_above(axes)
+
+
+def legend_above(axes: Axes) -> None:
+    """Put the names of all lines above a plot, and make the figure higher by what they need."""
+    if not axes.get_legend_handles_labels()[1]:
+        return
+    figure = axes.get_figure(root=True)
+    assert figure
+
+    def legend(columns: int) -> Legend:
+        return axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, borderaxespad=0
+        )
+
+    figure.set_figheight(figure.get_figheight() + fit_legend(legend, figure))
+
+
+def fit_legend(make: Callable[[int], Legend], figure: Figure) -> float:
+    """Make a legend of as many columns as fit into a figure; return its height in inches.
+
+    One that is wider than the figure leaves the plot no room: the layout squeezes it.
+    """
+    for columns in range(MOST_COLUMNS, 0, -1):
+        legend = make(columns)
+        size = legend.get_window_extent()
+        if columns == 1 or size.width <= LEGEND * figure.bbox.width:
+            break
+        legend.remove()
+    return size.height / figure.dpi
 
 
 def _heights(samples: int, boots: int) -> NDArray[np.float64]:
@@ -200,14 +230,6 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     cut = {name: short(name) for name in names}
     seen = Counter(cut.values())
     return {name: text if seen[text] == 1 else _in_lines(name) for name, text in cut.items()}
-
-
-def legend_size(names: Iterable[str]) -> tuple[int, float]:
-    """Return the columns of a legend, and the height in inches that names in lines need more."""
-    lines = [name.count("\n") + 1 for name in names]
-    if max(lines, default=1) == 1:
-        return 4, 0
-    return 2, LINE * max(lines) * -(-len(lines) // 2)
 
 
 def _in_lines(name: str, most: int = LONGEST_LINE) -> str:

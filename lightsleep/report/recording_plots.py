@@ -10,14 +10,12 @@ from matplotlib.ticker import FuncFormatter
 
 from lightsleep.periods.lost import TimeLost, Wakes, middle_ns
 from lightsleep.report.measure_plots import COLOURS
-from lightsleep.report.plots import share_axis, short
+from lightsleep.report.plots import legend_above, share_axis, short
 from lightsleep.report.svg import GRID, blank, style, to_svg
 
 SHOWN_CPUS = 16
 COLUMNS = 128
 """Moments that a page has room for."""
-
-LEGEND = 3
 
 
 def colours_of(lost: TimeLost) -> dict[str, str]:
@@ -52,9 +50,7 @@ def timeline_plot(lost: TimeLost, salt: str) -> tuple[str, int] | None:
         axes.set_ylim(len(cpus) - 0.5, -0.5)
         axes.set_xlim(0, edges_ns[-1] / 1e9)
         axes.set_xlabel("time since the first event, s")
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=LEGEND, frameon=False, borderaxespad=0
-        )
+        legend_above(axes)
         # A CPU without a whole period has no band either.
         return to_svg(figure), len(lost.metadata.seen | timeline.idle_ns.keys()) - len(cpus)
 
@@ -77,7 +73,7 @@ def waits_plot(lost: TimeLost, salt: str) -> str | None:
     if not curves:
         return None
     with style(salt):
-        figure, axes = blank(2.9 + 0.25 * -(-len(curves) // LEGEND))
+        figure, axes = blank(2.9)
         for name, colour, dashes, wakes in curves:
             times_us, shares = _curve(wakes)
             axes.step(
@@ -87,7 +83,7 @@ def waits_plot(lost: TimeLost, salt: str) -> str | None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
         axes.set_xlabel("from waking to running, µs (logarithmic axis)")
         axes.set_ylim(0, 1)
-        share_axis(axes, LEGEND)
+        share_axis(axes)
         return to_svg(figure)
 
 

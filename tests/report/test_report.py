@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,17 @@ from lightsleep.report import cli, plots
 from lightsleep.report.cli import report
 from lightsleep.report.compare_section import section, tied
 from lightsleep.report.page import render
-from lightsleep.report.plots import colours_of, ecdf_plot, scale_of, short, short_names, strip_plot
+from lightsleep.report.plots import (
+    LONGEST_LINE,
+    LONGEST_NAME,
+    colours_of,
+    ecdf_plot,
+    scale_of,
+    short,
+    short_names,
+    strip_plot,
+)
+from lightsleep.report.svg import blank, style
 
 
 def run(*arguments: object) -> Result:
@@ -169,6 +180,31 @@ def test_names_that_differ_at_their_ends_are_told_apart_in_plots() -> None:
     assert (
         list(short_names(f"{governor}={x}" for x in ("performance", "powersave")).values()) == names
     )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["stock", "lightsleep", "haltpoll", "fixed-100us", "idle=poll", "stock-again"],
+        ["m" * LONGEST_NAME] * 9,
+        ["\n".join(["m" * LONGEST_LINE] * 3)] * 4,
+        ["stock"],
+    ],
+    ids=["usual", "long", "in lines", "one"],
+)
+def test_a_legend_leaves_the_plot_its_width(names: list[str]) -> None:
+    with style("x"):
+        figure, axes = blank(2.7)
+        for name in names:
+            axes.plot([0, 1], [0, 1], label=name)
+        plots.share_axis(axes)
+        figure.savefig(BytesIO(), format="svg")
+    legend, plot = axes.get_legend(), axes.get_window_extent()
+    assert legend
+    assert legend.get_window_extent().x1 <= figure.bbox.width
+    assert legend.get_window_extent().y1 <= figure.bbox.height
+    assert plot.width > 0.8 * figure.bbox.width
+    assert plot.height > 0.65 * 2.7 * figure.dpi
 
 
 def test_names_that_differ_in_the_middle_are_told_apart_in_plots() -> None:
