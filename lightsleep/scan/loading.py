@@ -197,7 +197,7 @@ def lockdown(tree: Tree) -> str | None:
 
 
 def secure_boot(tree: Tree) -> bool | None:
-    """Return whether Secure Boot is on; None where that cannot be read.
+    """Return whether Secure Boot of UEFI is on; None where that cannot be read.
 
     The EFI variable has four bytes of attributes, then one of value. Without EFI, there is none.
     """
