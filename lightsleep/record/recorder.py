@@ -30,9 +30,6 @@ PROGRAMS_SINCE = {"x86_64": (5, 18), "aarch64": (5, 18), "ppc64le": (6, 0)}
 """Before, sched_switch hands no state of the task to BPF programs, or the kernel has no atomic
 operations of theirs on this machine that return the old value."""
 
-REALTIME = Path("sys/kernel/realtime")
-"""Holds 1 under PREEMPT_RT."""
-
 REALTIME_SINCE = 6, 12
 """Before, waking the keeper takes a lock there that may sleep, where nothing may:
 CVE-2024-50138."""
@@ -69,7 +66,7 @@ class Begun(NamedTuple):
 def begin(stack: contextlib.ExitStack, request: Request) -> Begun:
     """Begin a recording, which ends with ``stack``. Raises LightsleepError where nobody can."""
     refused, said, notes = None, list[str](), remove_leftovers(request.root)
-    if request.recorder == BPF or (request.recorder == AUTO and _bpf_first(request.root)):
+    if request.recorder == BPF or (request.recorder == AUTO and _bpf_first()):
         try:
             return Begun(*_by_bpf(stack, request), said, notes)
         except run.RefusedError as error:
@@ -99,14 +96,14 @@ def remove_leftovers(root: Path) -> list[str]:
     return []
 
 
-def _bpf_first(root: Path) -> bool:
+def _bpf_first() -> bool:
     """Whether BPF programs record where nobody says who does."""
-    return os.uname().machine in TRIED and not _is_realtime(root)
+    return os.uname().machine in TRIED and not _is_realtime()
 
 
-def _is_realtime(root: Path) -> bool:
-    realtime = root / REALTIME
-    return realtime.exists() and realtime.read_text().strip() == "1"
+def _is_realtime() -> bool:
+    """Whether the kernel has PREEMPT_RT. Only patched ones have the file /sys/kernel/realtime."""
+    return "PREEMPT_RT" in os.uname().version.split()
 
 
 def _has_probes(root: Path) -> bool:
@@ -123,7 +120,7 @@ def _by_bpf(
 ) -> tuple[run.Recording, dict[str, Any], list[str]]:
     """Have BPF programs record. Raises RefusedError where they cannot."""
     root, release = request.root, os.uname().release
-    if _is_realtime(root) and version(release) < REALTIME_SINCE:
+    if _is_realtime() and version(release) < REALTIME_SINCE:
         raise run.RefusedError(
             f"with PREEMPT_RT, they need Linux {REALTIME_SINCE[0]}.{REALTIME_SINCE[1]}, and this "
             f"is {release}"

@@ -137,7 +137,6 @@ def test_trace_cmd_records_where_the_kernel_refuses_programs(
     monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
     monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})
     monkeypatch.setattr(trace, "order", lambda *_arguments: order)  # no kernel takes an empty one
-    monkeypatch.setattr(recorder, "REALTIME", Path("nowhere"))
     output = tmp_path / "trace.dat"
     done = command("-o", str(output), "--", "true")
     assert done.exit_code == 0, done.output
@@ -179,23 +178,20 @@ def test_leftovers_that_cannot_be_looked_for_stop_no_recording(
 
 
 @pytest.mark.parametrize(
-    ("machine", "realtime", "first"),
+    ("machine", "version", "first"),
     [
-        ("x86_64", None, True),
-        ("aarch64", "0\n", True),
-        ("x86_64", "1\n", False),
-        ("ppc64le", None, False),
+        ("x86_64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.117-1 (2026-11-20)", True),
+        ("aarch64", "#1 SMP Debian 6.12.117-1 (2026-11-20)", True),
+        ("x86_64", "#1 SMP PREEMPT_RT Debian 6.12.117-1 (2026-11-20)", False),
+        ("ppc64le", "#1 SMP", False),
     ],
 )
 def test_bpf_programs_are_tried_first_where_tests_have_had_them_record(
-    machine: str, realtime: str | None, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: str, version: str, first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uname = os.uname_result(("Linux", "here", "6.12", "#1", machine))
+    uname = os.uname_result(("Linux", "here", "6.12", version, machine))
     monkeypatch.setattr(os, "uname", lambda: uname)
-    if realtime:
-        (tmp_path / "sys/kernel").mkdir(parents=True)
-        (tmp_path / recorder.REALTIME).write_text(realtime)
-    assert recorder._bpf_first(tmp_path) == first
+    assert recorder._bpf_first() == first
 
 
 @pytest.mark.parametrize(
@@ -206,9 +202,8 @@ def test_programs_that_may_sleep_where_nothing_may_are_refused(
     release: str, needs: bool, untyped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert untyped.is_dir()
-    uname = os.uname_result(("Linux", "here", release, "#1", "x86_64"))
+    uname = os.uname_result(("Linux", "here", release, "#1 SMP PREEMPT_RT", "x86_64"))
     monkeypatch.setattr(os, "uname", lambda: uname)
-    (tmp_path / "root" / recorder.REALTIME).write_text("1\n")
     done = command("--recorder", "bpf", "-o", str(tmp_path / "trace.dat"), "--", "true")
     assert done.exit_code == 1
     assert ("with PREEMPT_RT, they need Linux 6.12, and this is" in done.output) == needs
@@ -231,8 +226,7 @@ def test_trace_cmd_has_more_only_where_it_can_record(
         raise LightsleepError("enough")
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(recorder, "_bpf_first", lambda _root: True)
-    monkeypatch.setattr(recorder, "REALTIME", Path("nowhere"))
+    monkeypatch.setattr(recorder, "_bpf_first", lambda: True)
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
     monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})
