@@ -34,7 +34,7 @@ LAB_PACKAGES := python3 python3-venv qemu-system-x86 mmdebstrap bubblewrap squas
 READER_PACKAGES := pkgconf libtracecmd-dev libtracefs-dev libtraceevent-dev
 CHECK_PACKAGES := gcc libc6-dev perl shellcheck qemu-system-arm qemu-system-ppc \
 	device-tree-compiler acpica-tools trace-cmd $(READER_PACKAGES) linux-perf \
-	babeltrace2 python3-sphinx rsync man-db
+	babeltrace2 python3-sphinx rsync man-db mount
 BENCH_PACKAGES := gcc libc6-dev valgrind
 DEB_PACKAGES := build-essential debhelper dh-dkms dh-python fakeroot git python3 \
 	pybuild-plugin-pyproject python3-all python3-click python3-rich python3-setuptools

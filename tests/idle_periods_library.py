@@ -175,7 +175,7 @@ struct pm_qos_request { int unused; };
 struct kobject { int unused; };
 struct device { struct kobject kobj; int id; };
 struct device_attribute { int unused; };
-struct attribute;
+struct attribute { int unused; };
 struct attribute_group { const char *name; struct attribute **attrs; };
 struct kernel_param { const char *name; };
 struct kernel_param_ops {
@@ -195,7 +195,7 @@ static struct device a_device;
 #define sysfs_remove_group(kobj, group) do { } while (0)
 #define subsys_interface_register(interface) 0
 #define sysfs_emit(text, ...) 0
-#define DEVICE_ATTR_RO(name) struct { struct attribute *attr; } dev_attr_##name
+#define DEVICE_ATTR_RO(name) struct { struct attribute attr; } dev_attr_##name
 #define module_param_cb(...) extern int unused
 #define MODULE_PARM_DESC(...) extern int unused
 #define MODULE_DESCRIPTION(text) extern int unused

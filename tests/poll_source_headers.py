@@ -23,6 +23,7 @@ typedef s64 ktime_t;
 #define HZ 250
 #define EXPORT_SYMBOL_GPL(name) extern int unused
 #define KBUILD_MODNAME "test"
+#define pr_err(...) do { } while (0)
 #define pr_warn(...) do { } while (0)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 
