@@ -33,6 +33,14 @@ def load(
     return ffi, library
 
 
+QUIET = (
+    *("-Wno-all", "-Wno-extra", "-Wno-error"),
+    *(f"-Werror={x}" for x in ("implicit-function-declaration", "implicit-int", "int-conversion")),
+    "-Werror=incompatible-pointer-types",
+)
+"""No warnings, but errors where gcc 14 and later have them, with -w as well."""
+
+
 def simulated(
     ffi: cffi.FFI,
     source: str,
@@ -55,7 +63,7 @@ def simulated(
         compile_kernel_files(
             [*(KERNEL / f"{x}.c" for x in needs), file],
             target,
-            (f"-I{folder}", *flags, "-O1", "-shared", "-fPIC", "-w"),
+            (f"-I{folder}", *flags, "-O1", "-shared", "-fPIC", *QUIET),
         )
         return ffi.dlopen(str(target))
 
