@@ -106,6 +106,8 @@ def _load(session: Session, root: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="lightsleep-") as scratch:
             module = _build(Path(scratch) / "kernel")
             try:
+                for needed in _depends(module):  # insmod loads nothing else
+                    session.load(needed, ["modprobe", needed])
                 session.load(NAME, ["insmod", str(module)])
             except LightsleepError as error:
                 remedy = _hint(error.message, root)
@@ -142,6 +144,16 @@ def _build(folder: Path) -> Path:
         hint = f"; {MAKE_ROOM}" if os.strerror(errno.ENOSPC) in refusal else ""
         raise LightsleepError(f"cannot build {NAME} for kernel {release}:\n{refusal}{hint}")
     return folder / f"{NAME}.ko"
+
+
+def _depends(module: Path) -> list[str]:
+    """Return the modules that a module needs: of virtio, for example, where it is none itself."""
+    try:
+        argv = ["modinfo", "-F", "depends", str(module)]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except OSError:  # insmod says what is missing
+        return []
+    return [name for name in done.stdout.strip().split(",") if name]
 
 
 def _compiler(headers: Path) -> str:

@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from scan_trees import plant, set_secure_boot, unfold
 from lightsleep import sources
 from lightsleep.measure import cli, module, userspace
 from lightsleep.measure.kernel_backend import FILES
+from lightsleep.settings import journalled
 
 
 @pytest.fixture
@@ -156,6 +158,24 @@ def test_load_says_why_a_module_that_was_just_built_is_refused(
     assert ("loads only signed modules" in said) == bool(hint)
     assert (hint or "") in said
     assert ("disable Secure Boot" in said) == bool(hint and secure_boot is not False)
+
+
+def test_what_a_module_that_was_just_built_needs_is_loaded_with_it(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where CONFIG_VIRTIO is m, and no device of virtio is there."""
+    monkeypatch.setattr(module, "_build", lambda folder: folder / "test_cpuidle_latency.ko")
+    modinfo = bare.parent / f"{bare.name}-tools/modinfo"
+    modinfo.write_text("#!/bin/sh\necho virtio,virtio_ring\n")
+    modinfo.chmod(0o755)
+    journal = bare / journalled.RUN_DIR / "journal"
+    with journalled.session(bare) as session:
+        module._load(session, bare)
+        changes = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+        loaded = [x["module"] for x in changes if x["new"]]
+        assert loaded[-3:] == ["virtio", "virtio_ring", "test_cpuidle_latency"]
+        assert all((bare / "sys/module" / x / "initstate").exists() for x in loaded[-3:])
+    assert not any((bare / "sys/module" / x).exists() for x in loaded[-3:])
 
 
 def test_a_module_that_was_loaded_is_unloaded(bare: Path) -> None:
