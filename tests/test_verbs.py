@@ -232,6 +232,15 @@ def test_clean_leaves_results_of_hours(tmp_path: Path) -> None:
     subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.parametrize("folder", ["", ".", "/", "/tmp"])
+def test_clean_empties_no_folder_that_somebody_names(folder: str) -> None:
+    words = ["make", "--dry-run", "clean", f"OUT={folder}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "make clean empties only the folder out of this clone" in done.stderr
+    assert "find" not in done.stdout
+
+
 def test_clean_empties_what_out_is_a_link_to(tmp_path: Path) -> None:
     for folder in ("large/bench", "large/demo", "build"):
         (tmp_path / folder).mkdir(parents=True)
