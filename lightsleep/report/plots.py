@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -151,8 +151,7 @@ def legend_above(axes: Axes) -> None:
     """Put the names of all lines above a plot, and make the figure higher by what they need."""
     if not axes.get_legend_handles_labels()[1]:
         return
-    figure = axes.get_figure(root=True)
-    assert figure
+    figure = cast(Figure, axes.figure)  # ours have no subfigures
 
     def legend(columns: int) -> Legend:
         return axes.legend(
