@@ -272,7 +272,7 @@ man: ## man pages of the command-line tool, in out/man
 
 clean: ## remove what was built here, but not results of bench, check-repeat and false-alarms, and not the cache
 	@# A folder that somebody names may hold other files: OUT= would name /.
-	$(if $(filter file,$(origin OUT)),,$(error make clean empties only the folder out of this clone: remove other folders by hand))
+	$(if $(filter file,$(origin OUT)),,$(error make clean removes only ./out: call it without OUT, and remove other folders by hand))
 	@# These three go on where they ended. $(OUT) may be a link to a larger disk, or a mount.
 	test ! -d $(OUT) || find $(OUT)/ -mindepth 1 -maxdepth 1 \
 		! -name bench ! -name check ! -name false-alarms -exec rm -rf {} +

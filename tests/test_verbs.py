@@ -237,7 +237,7 @@ def test_clean_empties_no_folder_that_somebody_names(folder: str) -> None:
     words = ["make", "--dry-run", "clean", f"OUT={folder}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "make clean empties only the folder out of this clone" in done.stderr
+    assert "make clean removes only ./out: call it without OUT" in done.stderr
     assert "find" not in done.stdout
 
 

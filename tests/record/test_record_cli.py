@@ -71,7 +71,10 @@ def untyped(tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     real, begin, count = cli.ROOT, sidecar.begin, sidecar.count
     (tmp_path / "root/sys/kernel").mkdir(parents=True)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(recorder, "TRIED", (os.uname().machine,))
+    here = os.uname()
+    common = os.uname_result((*here[:3], "#1 SMP", here.machine))  # not PREEMPT_RT
+    monkeypatch.setattr(os, "uname", lambda: common)
+    monkeypatch.setattr(recorder, "TRIED", (here.machine,))
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     monkeypatch.setattr(sidecar, "begin", lambda _root, settings: begin(real, settings))
     monkeypatch.setattr(sidecar, "count", lambda _root, states: count(real, states))
@@ -227,6 +230,7 @@ def test_trace_cmd_has_more_only_where_it_can_record(
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(recorder, "_bpf_first", lambda: True)
+    monkeypatch.setattr(recorder, "_is_realtime", lambda: False)
     monkeypatch.setattr(tracing, "tracing_folder", lambda _root: tracefs)
     monkeypatch.setattr(trace, "kernel_types", lambda _root: None)
     monkeypatch.setattr(trace, "tracepoints", lambda _types: {x.name for x in tracing.EVENTS})

@@ -103,8 +103,9 @@ def doing(process: int) -> str:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         text = f"process {process}, {state}: {' '.join(command.split())[:200]}\n"
-        for stack in sorted(folder.glob("task/*/stack")):
-            text += stack.read_text()
+        for thread in sorted(folder.glob("task/*")):
+            with contextlib.suppress(OSError):  # others go on
+                text += (thread / "stack").read_text()
     return text
 
 
