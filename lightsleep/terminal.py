@@ -5,9 +5,10 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
+import click
 from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
@@ -53,6 +54,12 @@ def messages(force_terminal: bool | None = None) -> Console:
     return Console(
         stderr=True, markup=False, force_terminal=force_terminal, _environ=_environment()
     )
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Say on stderr what there is to note, beside what is shown."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _environment() -> dict[str, str]:

@@ -112,5 +112,4 @@ def _tell(done: Changes, as_json: bool) -> None:
         return
     for line in done.changed:
         click.echo(line)
-    for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+    terminal.tell(done.notes)

@@ -57,7 +57,7 @@ def _row(machine: Machine, tally: Tally, busy: Tally | None, wanted: int) -> Row
                 usage=tally.usage,
                 idled=tally.idled,
                 polls=state.polls,
-                disturbed=tally.disturbed,
+                disturbed=str(tally.disturbed) if tally.disturbed else None,
                 spared=spared,
                 worth=_worth(tally),
                 cut_short=tally.closed or tally.next_batch(wanted) > 0,

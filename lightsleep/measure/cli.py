@@ -17,7 +17,7 @@ import click
 
 from lightsleep import terminal
 from lightsleep.document import text_of
-from lightsleep.ending import status_of
+from lightsleep.ending import postponed, status_of
 from lightsleep.errors import LightsleepError
 from lightsleep.files import check_writable, same, write_json, write_text, written
 from lightsleep.measure import assess, module, noise, plan, userspace
@@ -125,6 +125,7 @@ def measure(
     _check_options(mode, load, as_json, verbose, output, table)
     # What a killed command left is not how the machine is.
     left = journalled.set_back_left(ROOT, "measure") if os.geteuid() == 0 else []
+    terminal.tell(left)  # at once: what follows may fail
     here = machine.read(ROOT)
     wish = plan.Wish(tuple(cpus or ()), states, sources or DEFAULT_SOURCES, samples, source_cpu)
     plan.check(here, wish)
@@ -135,40 +136,42 @@ def measure(
             check_writable(path)
     seed = random.getrandbits(32) if seed is None else seed
 
-    with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
-        backend, remarks = _backend(stack, mode, load, session)
-        governor, remark = _obeyed(here, session)
-        remarks += remark
-        cells, left_out = plan.cells(here, wish, backend.sources())
-        taken = _measure(here, cells, wish, backend, seed, session)
-    set_back = [*left, *session.notes]
-    if taken.ended and not any(tally.valid for tally in taken.tallies):
-        _tell_of_nothing(taken.ended, [*taken.notes, *set_back])
-        raise _ending(taken.ended)
+    with contextlib.ExitStack() as whole:
+        with journalled.session(ROOT, "measure") as session, contextlib.ExitStack() as stack:
+            backend, remarks = _backend(stack, mode, load, session)
+            governor, remark = _obeyed(here, session)
+            remarks += remark
+            cells, left_out = plan.cells(here, wish, backend.sources())
+            taken = _measure(here, cells, wish, backend, seed, session)
+            # A signal while settings go back would lose what was measured, in hours perhaps.
+            whole.enter_context(postponed())
+        if taken.ended and not any(tally.valid for tally in taken.tallies):
+            _tell_of_nothing(taken.ended, [*taken.notes, *session.notes])
+            raise _ending(taken.ended)
 
-    standing = noise.standing(here, {cell.dest for cell in cells}, governor)
-    trouble = [*taken.notes, *_ended_early(taken), *set_back]
-    result = MeasureResult(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        mode=backend.mode,
-        environment=here.environment,
-        settings={
-            **dataclasses.asdict(wish),
-            "cpus": sorted({x.dest for x in cells}),
-            "seed": seed,
-        },
-        notes=[*remarks, *left_out, *standing, *trouble],
-        rows=assess.rows(here, taken.tallies, wish.samples),
-    )
-    with written(*_files(result, taken, output, table)):
-        if as_json:
-            click.echo(text_of(result.document()))
-        else:
-            render(terminal.output(), result, verbose)
-    if taken.ended:
-        raise _ending(taken.ended)
-    if session.refused:
-        raise LightsleepError("measured, but not set back: " + "; ".join(session.refused))
+        standing = noise.standing(here, {cell.dest for cell in cells}, governor)
+        trouble = [*taken.notes, *_ended_early(taken), *left, *session.notes]
+        result = MeasureResult(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            mode=backend.mode,
+            environment=here.environment,
+            settings={
+                **dataclasses.asdict(wish),
+                "cpus": sorted({x.dest for x in cells}),
+                "seed": seed,
+            },
+            notes=[*remarks, *left_out, *standing, *trouble],
+            rows=assess.rows(here, taken.tallies, wish.samples),
+        )
+        with written(*_files(result, taken, output, table)):
+            if as_json:
+                click.echo(text_of(result.document()))
+            else:
+                render(terminal.output(), result, verbose)
+        if taken.ended:
+            raise _ending(taken.ended)
+        if session.refused:
+            raise LightsleepError("measured, but not set back: " + "; ".join(session.refused))
 
 
 def _check_options(
@@ -260,8 +263,7 @@ def _measure(
 
 def _tell_of_nothing(ended: Ended, notes: list[str]) -> None:
     """Say what there is to say where no sample is valid."""
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    terminal.tell(notes)
     if not isinstance(ended, LightsleepError):
         click.echo("interrupted before the first sample", err=True)
 

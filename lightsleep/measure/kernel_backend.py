@@ -30,7 +30,6 @@ MEANING = {
     errno.EINTR: "the measurement was interrupted",
     errno.EINVAL: "the module refuses the request; install the module and lightsleep in the same "
     "version",
-    errno.ENODEV: "a CPU or the device is no longer there, or the device owes an answer",
     errno.ENOENT: "the module was unloaded meanwhile",
     errno.EOPNOTSUPP: "this device maps memory in ways that a real-time kernel (PREEMPT_RT) cannot "
     "use in an interrupt: measure without --source device",
@@ -125,5 +124,18 @@ def exchange_with(folder: Path, request: str) -> str:
 
 def _explained(batch: Batch, number: int) -> LightsleepError:
     what = f"CPU {batch.dest}, source {batch.source}: "
-    what += MEANING.get(number) or os.strerror(number)
+    if number == errno.ENODEV:
+        what += _gone(batch)
+    else:
+        what += MEANING.get(number) or os.strerror(number)
     return {errno.ENODEV: CpuGone, errno.ETIMEDOUT: CpuBusy}.get(number, LightsleepError)(what)
+
+
+def _gone(batch: Batch) -> str:
+    """Say what may be no longer there."""
+    cpus = f"CPU {batch.dest}"
+    if batch.src != batch.dest:
+        cpus += f", or CPU {batch.src}, which wakes it,"
+    if batch.source == "device":
+        return f"{cpus} or the device is no longer there, or the device owes an answer"
+    return f"{cpus} is offline"

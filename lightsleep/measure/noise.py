@@ -2,10 +2,11 @@
 """What else went on while a CPU was measured, from /proc/stat before and after."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightsleep import cpulist
 from lightsleep.scan.machine import Machine, say
 
 # Beyond these shares of the time, latencies say as much about the rest of the machine as about
@@ -58,19 +59,41 @@ def parse(text: str) -> dict[int, Ticks]:
     return ticks
 
 
-def disturbed(cpu: int, passed: Ticks, ours_in_user: bool) -> str | None:
-    """Return what disturbed a CPU, in words, or None.
+@dataclass(frozen=True)
+class Disturbance:
+    """What took time of a CPU, with ``{}`` for the share that it took."""
+
+    what: str
+    share: float
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return self.what.format(f"{self.share:.0%}")
+
+
+def disturbed(passed: Ticks, ours_in_user: bool) -> Disturbance | None:
+    """Return what disturbed a CPU.
 
     ``ours_in_user`` says that the measurement itself runs on that CPU in user space.
     """
     if not passed.total:
         return None
     if passed.stolen > STOLEN * passed.total:
-        share = passed.stolen / passed.total
-        return f"the host stole {share:.0%} of the time of CPU {cpu}"
+        return Disturbance("the host stole {} of the time", passed.stolen / passed.total)
     if not ours_in_user and passed.user > LOADED * passed.total:
-        return f"other programs ran on CPU {cpu} for {passed.user / passed.total:.0%} of the time"
+        return Disturbance("other programs ran for {} of the time", passed.user / passed.total)
     return None
+
+
+def notes(disturbed: Mapping[int, Disturbance]) -> list[str]:
+    """Return a note for each kind of disturbance, with its CPUs and its least and largest share."""
+    found = []
+    for what in sorted({x.what for x in disturbed.values()}):
+        cpus = sorted(cpu for cpu, x in disturbed.items() if x.what == what)
+        shares = [disturbed[cpu].share for cpu in cpus]
+        ends = dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares)))
+        found.append(f"CPU {cpulist.format(cpus)}: {what.format(' to '.join(ends))}")
+    return found
 
 
 def standing(machine: Machine, measured: Collection[int], governor: str | None) -> list[str]:
@@ -89,7 +112,8 @@ def standing(machine: Machine, measured: Collection[int], governor: str | None) 
         )
         for cpu in machine.cpus.values()
         for state in cpu.states
-        if governor in FIRST_WITHOUT_LATENCY and cpu.latency_limit_us == 0 and state.index > 0
+        if cpu.number in measured and cpu.latency_limit_us == 0 and state.index > 0
+        if governor in FIRST_WITHOUT_LATENCY
     )
     notes += say(
         (

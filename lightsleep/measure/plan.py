@@ -190,10 +190,7 @@ def cells(
         src = source_cpu(machine, cpu, wish.source_cpu)
         others = [source for source in sources if source != "timer"]
         if src is None and others:
-            why = "no other CPU can wake it"
-            if cpu.number == wish.source_cpu:
-                why = "--source-cpu names it, and no CPU can wake itself"
-            said.append((cpu.number, f"{why} by {', '.join(others)}"))
+            said.append((cpu.number, _unwoken(machine, cpu, wish, others)))
         elif src in cpu.siblings and others:
             said.append(
                 (cpu.number, "the CPU that wakes it shares its core, so the core never sleeps")
@@ -215,6 +212,18 @@ def cells(
     if not found:
         raise Skipped("nothing to measure: " + ("; ".join(notes) or "no idle state is enabled"))
     return found, notes
+
+
+def _unwoken(machine: Machine, dest: Cpu, wish: Wish, others: Sequence[Source]) -> str:
+    """Say why no CPU wakes ``dest`` by ``others``."""
+    if dest.number == wish.source_cpu:
+        return f"--source-cpu names it, and no CPU can wake itself by {', '.join(others)}"
+    if machine.cpus.keys() - {dest.number}:
+        return (
+            f"not woken by {', '.join(others)}: all other CPUs are isolated or in nohz_full=; "
+            "name one with --source-cpu to have it wake others"
+        )
+    return f"no other CPU can wake it by {', '.join(others)}"
 
 
 def _block(source: Source, src: int, dest: int, states: Sequence[IdleState]) -> list[Cell]:

@@ -58,7 +58,7 @@ class Tally:
     idled: int | None = None
     elapsed_ns: int = 0
     closed: bool = False
-    disturbed: str | None = None
+    disturbed: noise.Disturbance | None = None
 
     def add(self, samples: list[Sample]) -> None:
         """Add a batch."""
@@ -114,19 +114,19 @@ def measure(
         for number in numbers:
             mine = [tally for tally in tallies if tally.cell.dest == number]
             ahead_ns -= sum(tally.left_ns(wanted) for tally in mine)
-            before = noise.read(root)
-            for _ in _batches(machine.cpus[number], mine, wanted, backend, knobs, rng, root, notes):
-                now_ns = done_ns + sum(tally.done_ns() for tally in mine)
-                left_ns = ahead_ns + sum(tally.left_ns(wanted) for tally in mine)
-                progress(f"CPU {number}", now_ns, now_ns + left_ns)
+            with _noise_told(mine, root, backend):
+                batches = _batches(
+                    machine.cpus[number], mine, wanted, backend, knobs, rng, root, notes
+                )
+                for _ in batches:
+                    now_ns = done_ns + sum(tally.done_ns() for tally in mine)
+                    left_ns = ahead_ns + sum(tally.left_ns(wanted) for tally in mine)
+                    progress(f"CPU {number}", now_ns, now_ns + left_ns)
             done_ns += sum(tally.done_ns() for tally in mine)
-            if reason := _disturbed(number, before, noise.read(root), backend):
-                notes.append(reason)
-                for tally in mine:
-                    tally.disturbed = reason
         progress("done", done_ns, done_ns)
     except (KeyboardInterrupt, SystemExit, LightsleepError) as ended:
         taken.ended = ended
+    notes += noise.notes({x.cell.dest: x.disturbed for x in tallies if x.disturbed})
     nothing = all(tally.closed and not tally.valid for tally in tallies)
     if tallies and nothing and not taken.ended:
         raise LightsleepError("\n".join(notes))
@@ -168,12 +168,19 @@ def _batches(
     notes.append(f"CPU {cpu.number} went offline{kept}")
 
 
-def _disturbed(
-    number: int, before: dict[int, noise.Ticks], after: dict[int, noise.Ticks], backend: Backend
-) -> str | None:
-    if number not in before or number not in after:
-        return None
-    return noise.disturbed(number, after[number] - before[number], backend.mode == "userspace")
+@contextlib.contextmanager
+def _noise_told(tallies: list[Tally], root: Path, backend: Backend) -> Iterator[None]:
+    """Tell the tallies of a CPU what disturbs it meanwhile, however the context ends."""
+    before = noise.read(root)
+    try:
+        yield
+    finally:
+        after = noise.read(root)
+        for tally in tallies:
+            dest = tally.cell.dest
+            if dest in before and dest in after:
+                passed = after[dest] - before[dest]
+                tally.disturbed = noise.disturbed(passed, backend.mode == "userspace")
 
 
 def _rounds(tallies: list[Tally], wanted: int, rng: random.Random) -> Iterator[Tally]:

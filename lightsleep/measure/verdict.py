@@ -41,10 +41,10 @@ With that interval, in this order:
    No state is; the baseline is no measure here (as where a spinning thread must first be scheduled
    away): *too noisy*.
 5. Wholly above the accepted range: the advertisement is *optimistic*, the state is slower; but not
-   where there was so much noise that a busy wake, too, takes longer than that range. Wholly below:
-   *pessimistic*.
-6. Wholly within the range, ends included: it *agrees*. Not if a wake took longer than a sample may:
-   then *too noisy*, with how many did.
+   where there was so much noise that a busy wake, too, takes longer than that range.
+6. Nowhere above the range, but a wake took longer than a sample may: *too noisy*, with how many
+   did. The median is only of those that came in time. Else, wholly below: *pessimistic*. Wholly
+   within the range, ends included: it *agrees*.
 7. Otherwise the interval holds values on both sides of an end of the range, and nobody can tell.
    With noise, *too noisy*, with the reason. Without, the interval shrinks with the square root of
    the number of samples: *too few*, with how many more it takes until this median is told from that
@@ -180,13 +180,13 @@ def _compared(evidence: Evidence) -> Verdict:
     if slower and not (noise and raw.p50_ns - own.p50_ns > accepted[1]):
         by = _by(ratio, own.p50_ns - 1000 * advertised_us)
         return Verdict("optimistic", ratio, None, f"optimistic by {by}")
+    if (late := evidence.invalid.get("timeout")) and high <= accepted[1]:
+        text = f"{late} of {raw.count + late} wakes took longer than a sample may"
+        return Verdict("too-noisy", None, None, text)
     if high < accepted[0]:
         by = _by(1 / ratio if ratio else None, 1000 * advertised_us - own.p50_ns)
         return Verdict("pessimistic", ratio, None, f"pessimistic by {by}")
     if accepted[0] <= low and high <= accepted[1]:
-        if late := evidence.invalid.get("timeout"):
-            text = f"{late} of {raw.count + late} wakes took longer than a sample may"
-            return Verdict("too-noisy", None, None, text)
         return Verdict("agrees", ratio, None, "agrees")
     if noise:
         text = f"{us(low)} to {us(high)} us: {noise}"

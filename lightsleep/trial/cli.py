@@ -172,7 +172,7 @@ def try_settings(
     if output:
         check_writable(output)
     module_file = module_file or catalogue.module_beside_sources(ROOT)
-    _tell(journalled.set_back_left(ROOT, "try"))
+    terminal.tell(journalled.set_back_left(ROOT, "try"))
     arms = _arms(names, module_file)
     if keep:
         for arm in arms:
@@ -201,7 +201,7 @@ def try_settings(
 
     with written(write):
         _show(result, as_json)
-    _tell(notes)
+    terminal.tell(notes)
     _check_whole(trial, what, refused)
     if control_failed(result):
         raise SystemExit(1)
@@ -209,15 +209,10 @@ def try_settings(
         _enable(outcome.winner, module_file, as_json)
 
 
-def _tell(notes: list[str]) -> None:
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-
-
 def _without_rounds(trial: run.Trial, notes: list[str]) -> BaseException:
     """Return what to raise where no round is complete; notes are in it, or else told here."""
     if trial.ended:
-        _tell(notes)
+        terminal.tell(notes)
         return trial.ended
     return LightsleepError("\n".join([trial.trouble or "nothing was run", *notes]))
 
@@ -258,7 +253,7 @@ def _enable(winner: str | None, module_file: Path | None, as_json: bool) -> None
     kept = change.enable(winner, ROOT, now=True, persist=False, module_file=module_file)
     for line in [*kept.changed, "undo with: sudo lightsleep disable"]:
         click.echo(line, err=as_json)
-    _tell(kept.notes)
+    terminal.tell(kept.notes)
 
 
 def _check_words(

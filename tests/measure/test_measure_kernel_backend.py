@@ -2,11 +2,13 @@
 """Talking to the kernel module: requests, answers, and answers that are none."""
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -133,10 +135,20 @@ def test_refusals_say_why(number: int, shown: str) -> None:
     assert not isinstance(raised.value, CpuGone)
 
 
-def test_a_cpu_that_went_offline_ends_only_its_batches() -> None:
-    said = "CPU 1, source ipi: a CPU or the device is no longer there, or the device owes an answer"
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "CPU 1, source ipi: CPU 1, or CPU 0, which wakes it, is offline"),
+        ({"source": "timer", "src": 1}, "CPU 1, source timer: CPU 1 is offline"),
+        ({"source": "device"}, "or the device is no longer there, or the device owes an answer"),
+    ],
+)
+def test_a_cpu_that_went_offline_ends_only_its_batches(changed: dict[str, Any], said: str) -> None:
+    def exchange(_: str) -> str:
+        raise OSError(errno.ENODEV, "")
+
     with pytest.raises(CpuGone, match=said):
-        backend(OSError(errno.ENODEV, "")).run(BATCH)
+        KernelBackend(Path("/"), exchange).run(dataclasses.replace(BATCH, **changed))
 
 
 @pytest.fixture

@@ -183,6 +183,18 @@ def test_a_single_cpu_wakes_itself() -> None:
     assert "no other CPU can wake it" in notes[0]
 
 
+def test_a_cpu_that_isolated_ones_could_wake_says_how() -> None:
+    here = machine(cpu(0, C1), cpu(1, C1, reserved="isolated"))
+    cells, notes = plan.cells(here, Wish((), (), ("timer", "ipi"), 50, None), ALL)
+    assert {x.source for x in cells} == {"timer"}
+    assert notes[1] == (
+        "CPU 0: not woken by ipi: all other CPUs are isolated or in nohz_full=; name one with "
+        "--source-cpu to have it wake others"
+    )
+    cells, _ = plan.cells(here, Wish((), (), ("ipi",), 50, 1), ALL)
+    assert {(x.dest, x.src) for x in cells} == {(0, 1)}
+
+
 def test_nothing_to_measure_is_skipped_with_the_reason() -> None:
     wish = Wish((), (), ("ipi",), 50, None)
     with pytest.raises(Skipped, match="no other CPU"):

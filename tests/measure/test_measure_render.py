@@ -12,7 +12,7 @@ from lightsleep.measure.render import render
 from lightsleep.measure.result import Verdict, VerdictKind
 from lightsleep.measure.verdict import FASTER, SPARED
 
-STOLEN = "12.0 to 33.0 us: the host stole 12% of the time of CPU {}"
+STOLEN = "12.0 to 33.0 us: the host stole {}% of the time"
 
 
 def folded(*verdicts: Verdict) -> list[str]:

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import json
 import shutil
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from measure_fakes import FakeBackend, sample
 from measure_runs import CPU, VALID, knobs, measured, rows, run
 from scan_trees import plant
 
+from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
+from lightsleep.measure import noise
 from lightsleep.measure.kernel_backend import CpuBusy, CpuGone, NotPermitted
 from lightsleep.measure.model import Batch, Sample
+from lightsleep.measure.noise import Ticks
+from lightsleep.settings.restorer_process import RestorerProcess
 
 pytest_plugins = "measure_runs"
 
@@ -107,6 +112,16 @@ def test_what_a_killed_command_left_is_not_how_the_machine_is(power9: FakeBacken
     assert rows(document, name="stop1")
     assert not [note for note in document["notes"] if "is disabled" in note]
     assert "an earlier lightsleep measure left settings changed" in document["notes"][-1]
+    assert stop1.read_text() == "0\n"
+
+
+def test_what_a_killed_command_left_is_told_by_one_that_fails(power9: FakeBackend) -> None:
+    assert power9.root
+    stop1 = power9.root / CPU / "cpu1/cpuidle/state3/disable"
+    journals.leave(power9.root, "measure", journals.knob(stop1, "0", "1"))
+    result = run("-c", "99")
+    assert result.exit_code == 2
+    assert "note: an earlier lightsleep measure left settings changed" in result.stderr
     assert stop1.read_text() == "0\n"
 
 
@@ -231,7 +246,10 @@ def test_a_state_that_somebody_else_disables_meanwhile_stays_so(power9: FakeBack
     assert knob.read_text() == "2\n"
 
 
-def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> None:
+@pytest.mark.parametrize("ended_early", [False, True])
+def test_stolen_time_is_noted_and_spoils_accusations(
+    ended_early: bool, power9: FakeBackend
+) -> None:
     assert power9.root
     take, ticks = power9.run, 0
 
@@ -239,6 +257,8 @@ def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> Non
         nonlocal ticks
         ticks += 100
         plant(power9.root, f"proc/stat: cpu1 0 0 0 {ticks} 0 0 0 {ticks // 4} 0 0")  # type: ignore[arg-type]
+        if ended_early and len(power9.batches) == 60:
+            raise KeyboardInterrupt
         return take(batch)
 
     def fate(batch: Batch, sample: Sample) -> Sample:
@@ -249,10 +269,52 @@ def test_stolen_time_is_noted_and_spoils_accusations(power9: FakeBackend) -> Non
     plant(power9.root, "proc/stat: cpu1 0 0 0 0 0 0 0 0 0 0")
     power9.fate = fate
     power9.run = run_stolen  # type: ignore[method-assign]
-    document = measured("-c", "1", "--source", "ipi")
-    assert "the host stole 20% of the time of CPU 1" in document["notes"]
+    result = run("--json", "-c", "1", "--source", "ipi")
+    assert result.exit_code == (130 if ended_early else 0)
+    document = json.loads(result.stdout)
+    assert "CPU 1: the host stole 20% of the time" in document["notes"]
     (row,) = rows(document, name="stop0")
     assert row["verdict"]["kind"] == "too-noisy"
+    assert row["verdict"]["text"].endswith(": the host stole 20% of the time")
+
+
+def test_one_note_says_which_cpus_were_disturbed_alike() -> None:
+    stolen, loaded = Ticks(1000, 80, 0), Ticks(1000, 0, 70)
+    disturbed = {
+        number: found
+        for number, passed in {
+            7: stolen,
+            3: loaded,
+            2: Ticks(1000, 200, 0),
+            5: Ticks(9, 0, 0),
+        }.items()
+        if (found := noise.disturbed(passed, False))
+    }
+    assert noise.notes(disturbed) == [
+        "CPU 3: other programs ran for 7% of the time",
+        "CPU 2,7: the host stole 8% to 20% of the time",
+    ]
+    assert noise.notes({}) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_settings_go_back_loses_no_measurement(
+    number: signal.Signals, power9: FakeBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    set_back = RestorerProcess.end
+
+    def end(self: RestorerProcess) -> tuple[list[str], list[str]]:
+        signal.raise_signal(number)
+        return set_back(self)
+
+    monkeypatch.setattr(RestorerProcess, "end", end)
+    with orderly_end():  # as all commands have it
+        result = run("--json", "-c", "1", "-n", "20", "-o", "out.json")
+    assert result.exit_code == 128 + number
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["notes"] == json.loads(result.stdout)["notes"]
+    assert not [x for x in document["notes"] if "ended early" in x]
+    assert all(len(x["latencies_ns"]) == 20 for x in document["rows"])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +335,7 @@ def test_a_latency_limit_that_excludes_states_is_noted(
     assert root
     plant(root, f"{CPU}/cpuidle/current_governor: {governors.split()[0]}")
     plant(root, f"{CPU}/cpuidle/available_governors: {governors}")
-    plant(root, f"{CPU}/cpu1/power/pm_qos_resume_latency_us: {limit}")
+    plant(root, f"{CPU}/cpu{{1,5}}/power/pm_qos_resume_latency_us: {limit}")
     notes = [x for x in measured("-c", "1", "-n", "20")["notes"] if "PM QoS" in x]
     names = ["stop0_lite", "stop0", "stop1"] if excluded else []
     governor = governors.split()[-1]
