@@ -184,8 +184,10 @@ def _view(
         room = max(console.height - AROUND_ROWS, 1)
         # A line that the terminal wraps would scroll the first one away.
         text = [line[: console.width] for line in page(before, after, min(top or room, room))]
-        rest = f"{REST_OF_LINE}\n"
-        click.echo(f"{HOME}{rest.join(text)}{REST_OF_LINE}{REST_OF_SCREEN}", nl=False)
+        # What was there goes first. Behind a line that fills the screen, the cursor of some
+        # terminals is still on its last character, which would go, too.
+        shown = [f"{REST_OF_LINE}{line}\n" for line in text[:-1]]
+        click.echo(f"{HOME}{''.join(shown)}{REST_OF_SCREEN}{text[-1]}", nl=False)
 
     if _on_screen(console, count):
         with console.screen():
