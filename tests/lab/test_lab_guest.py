@@ -15,8 +15,9 @@ from typing import Literal, cast
 
 import pytest
 
+from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import accel, emulator, guest
+from lightsleep.lab.boot import accel, emulator, guest, vm
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import AgentGone, Completed
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
@@ -474,6 +475,18 @@ def test_a_drive_has_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.M
     assert not any(content.startswith(bytes(4096), at) for at in range(0, 2 << 20, 4096))
     assert not list(tmp_path.iterdir())
     os.close(file)
+
+
+def test_what_is_to_measure_a_disk_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Path("/dev/shm")
+    if not vm.in_memory(shared):
+        pytest.skip("/dev/shm is not in memory here")
+    monkeypatch.setattr(cache, "folder", lambda: shared)
+    for past in ("cache=none", "cache.direct=on"):
+        with pytest.raises(LightsleepError, match=r"^the cache folder /dev/shm is in memory, and "):
+            with_files(Devices(drive=(f"id=a,scratch=1M,{past}",)))
+    _, files = with_files(Devices(drive=("id=a,scratch=1M",)))
+    os.close(*files)
 
 
 def test_without_space_no_drive_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

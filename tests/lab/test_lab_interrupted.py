@@ -37,8 +37,8 @@ def qemu_of(pid: int) -> list[int]:
 
 @pytest.mark.parametrize(
     "command",
-    [["shell"], ["compare", "idle"], ["compare", "poll-source-file"]],
-    ids=lambda x: x[-1],
+    [["shell"], ["compare", "idle"], ["shell", "--drive", "id=d0,scratch=64M"]],
+    ids=["shell", "idle", "a file on a disk"],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_an_interrupted_lab(

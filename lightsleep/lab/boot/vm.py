@@ -39,6 +39,9 @@ MIGRATE_S = 120.0
 SCRATCH = re.compile(r"\bscratch=(\d+)M\b")
 """Of a drive, what QEMU does not know: a file with so many MiB of noise."""
 FORMAT = re.compile(r"\b(format|driver)=")
+PAST_PAGE_CACHE = re.compile(r"\bcache(=none|\.direct=on)\b")
+IN_MEMORY = {"tmpfs", "ramfs"}
+"""Types of file systems, as stat(1) has them."""
 
 
 def state_of(image: Path) -> tuple[int, int]:
@@ -271,13 +274,25 @@ def _content(file: int) -> str:
     return os.pread(file, size, 0).decode(errors="replace").replace("\r\n", "\n")
 
 
+def in_memory(folder: Path) -> bool:
+    """Return whether what is written into a folder is in memory only."""
+    stat = ["stat", "--file-system", "--format=%T", folder]
+    return host.run(stat, "asking for the type of a file system").strip() in IN_MEMORY
+
+
 def with_files(devices: Devices) -> tuple[Devices, list[int]]:
     """Return devices as QEMU takes them, and descriptors of the files that it opens for them.
 
     The files have no names: the kernel removes each when nobody has it open any more. They are in
     the folder of the cache, so that they are on a disk. Raises LightsleepError where they do not
-    fit.
+    fit, and where one that is to be used past the page cache would be in memory.
     """
+    past_page_cache = any(SCRATCH.search(x) and PAST_PAGE_CACHE.search(x) for x in devices.drive)
+    if past_page_cache and in_memory(cache.folder()):
+        raise LightsleepError(
+            f"the cache folder {cache.folder()} is in memory, and a drive is to be a file on a "
+            "disk (cache=none): set LIGHTSLEEP_CACHE to a folder on a disk"
+        )
     files: list[int] = []
 
     def file_of(match: re.Match[str]) -> str:
