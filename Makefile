@@ -83,6 +83,7 @@ endef
 
 # $(call environment,EXTRAS): the Python environment, finished or not there.
 define environment
+	@# Who has all extras has each: the next verb asks pip for nothing.
 	@# The lab removes from the cache what has such a lock and nobody used for long. The system may
 	@# have another Python by now, which finds nothing of what was installed. Python compiles what
 	@# it imports, which is a small part of what pip would compile.
@@ -93,7 +94,7 @@ define environment
 		python3 -m venv $(VENV) && \
 		$(VENV)/bin/python -m pip --quiet install --no-compile --disable-pip-version-check \
 			-e '.[$(1)]' && \
-		touch $(VENV)/ready-$(1); \
+		touch $(sort $(VENV)/ready-$(1) $(addprefix $(VENV)/ready-,$(subst $(comma), ,$(1)))); \
 	fi && touch $(VENV) $(CACHE)/.$(notdir $(VENV)).lock
 endef
 

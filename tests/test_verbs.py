@@ -196,6 +196,37 @@ def test_two_makes_do_not_make_one_environment_at_once(tmp_path: Path) -> None:
     assert recipe.index(f"exec 9>> {lock}; }}") < recipe.index("-m venv")
 
 
+@pytest.mark.parametrize(
+    ("verbs", "installed"),
+    [(["env", "results", "man"], [1, 1, 1]), (["results", "env", "results"], [1, 2, 2])],
+)
+def test_who_has_all_extras_installs_none(
+    verbs: list[str], installed: list[int], tmp_path: Path
+) -> None:
+    programs = {
+        "dpkg-query": "echo install ok installed",
+        # The environment that it makes has itself for a Python.
+        "python3": 'echo "$*" >> "$LOG"; test "$2" != venv || install -D "$0" "$3/bin/python"',
+    }
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    log = tmp_path / "log"
+    installs = []
+    for verb in verbs:
+        subprocess.run(
+            ["make", "--silent", verb],
+            cwd=ROOT,
+            env=os.environ
+            | {"LIGHTSLEEP_CACHE": str(tmp_path / "cache"), "LOG": str(log)}
+            | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        installs.append(len(re.findall("-m pip", log.read_text())))
+    assert installs == installed
+
+
 def test_a_make_that_waits_for_another_says_so(tmp_path: Path) -> None:
     take, _, _ = recipe_of("env", tmp_path).partition("; missing=")
     lock = tmp_path / ".packages.lock"
