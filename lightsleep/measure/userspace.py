@@ -127,10 +127,11 @@ class UserspaceBackend:
     def _usage_files(self, cpu: int) -> dict[int, Path]:
         """Return the entry counter of each idle state; none without a cpuidle driver."""
         folder = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpuidle"
-        return {
-            int(file.parent.name.removeprefix("state")): file
-            for file in folder.glob("state[0-9]*/usage")
-        }
+        files: list[Path] = []
+        # glob() looks into a folder that is gone, too, if it was there just before.
+        with contextlib.suppress(FileNotFoundError):
+            files += folder.glob("state[0-9]*/usage")
+        return {int(file.parent.name.removeprefix("state")): file for file in files}
 
     def _ask(self, batch: Batch, usage: Mapping[int, Path]) -> dict[str, Any]:
         request = {

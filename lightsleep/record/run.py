@@ -98,10 +98,7 @@ class Recording:
 
     def _watch_disk(self, stop: Callable[[], object]) -> None:
         """Stop tracing where the disk would not take the whole file."""
-        used = 0
-        for file in self.scratch.parent.glob(f"{self.scratch.name}*"):
-            with contextlib.suppress(FileNotFoundError):
-                used += file.stat().st_size
+        used = sum(_sizes(self.scratch).values())
         # At the end, the data of all CPUs are copied into one file.
         needed = used + self.unwritten_bytes
         folder = self.scratch.parent.parent
@@ -479,14 +476,20 @@ def _wait_for_report(running: Recording) -> None:
 
 def _written(scratch: Path) -> tuple[int, int]:
     """Return how many bytes trace-cmd has copied into one file, and how many there are to copy."""
-    done, total = 0, 0
-    for file in scratch.parent.glob(f"{scratch.name}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if file == scratch:
-                done = file.stat().st_size
-            elif ".cpu" in file.suffix:
-                total += file.stat().st_size
-    return min(done, total), max(1, total)
+    sizes = _sizes(scratch)
+    total = sum(size for file, size in sizes.items() if ".cpu" in file.suffix)
+    return min(sizes.get(scratch, 0), total), max(1, total)
+
+
+def _sizes(scratch: Path) -> dict[Path, int]:
+    """Return the sizes of a recording's files in bytes; the keeper may remove them meanwhile."""
+    sizes = {}
+    # glob() looks into a folder that is gone, too, if it was there just before.
+    with contextlib.suppress(FileNotFoundError):
+        for file in scratch.parent.glob(f"{scratch.name}*"):
+            with contextlib.suppress(FileNotFoundError):
+                sizes[file] = file.stat().st_size
+    return sizes
 
 
 def _failure(report: dict[str, Any], scratch: Path, output: Path) -> str:

@@ -130,6 +130,20 @@ def test_a_program_that_does_not_start_leaves_nothing(tracefs: Path, tmp_path: P
     assert not list(tmp_path.glob(".lightsleep-*"))
 
 
+def test_files_may_go_while_they_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(path: Path) -> Iterator[os.DirEntry[str]]:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    scratch = tmp_path / "scratch"
+    scratch.write_text("whole")
+    (tmp_path / "scratch.cpu0").write_text("whole but")
+    assert run._written(scratch) == (5, 9)
+    monkeypatch.setattr(os, "scandir", gone)
+    assert run._written(scratch) == (0, 1)
+
+
 def test_what_does_not_start_in_time_leaves_the_last_recording(
     tracefs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
