@@ -54,6 +54,27 @@ def test_an_arm_does_not_say_whose_a_kernel_is_that_an_option_names(name: str) -
     assert not [text for text in said if "distribution" in text]
 
 
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_hypothesis_names_the_bounds_of_its_claims(name: str) -> None:
+    """Else a page says more than was asked: "as fast as before", where 20 % slower holds."""
+    experiment = experiments.load(name)
+    # Where metrics depend on the machine, all that bounds are for are ratios.
+    metrics = experiment.metrics if isinstance(experiment.metrics, tuple) else ()
+    points = {metric.name for metric in metrics if metric.unit == "%"}
+    said = experiment.hypothesis.replace("%", " %").replace("  %", " %")
+    for claim in (x for x in experiment.claims if x.reference):
+        for bound in {claim.at_most, claim.at_least} - {None, 1}:
+            assert bound is not None
+            if points & {*claim.metrics}:
+                words = {f"{abs(bound):g} points"}
+            else:
+                # One time may be 1 / 0.94 of another: that is 94 % of its speed.
+                percents = {100 * abs(bound - 1), 100 * bound, 100 / bound}
+                words = {f"{percent:.4g} %" for percent in percents}
+                words |= {f"{x:g} {of}" for x in (bound, 1 / bound) for of in ("times", "of", "to")}
+            assert any(word in said for word in words), (claim, said)
+
+
 NUMBER = re.compile(r"(?i)\b(?:\d+|one|two|three|four|five|six|seven|eight|nine|ten)\b")
 
 

@@ -50,9 +50,11 @@ EXPERIMENT: Experiment = replace(
     idle.EXPERIMENT,
     title="Polling in the idle loop",
     hypothesis=(
-        "A poll in the idle loop, before the tick is prepared and the governor is asked, is about "
-        "as fast as never halting where tasks wait for one another. It sends next to no "
-        "interrupts. A busy guest runs as fast as before, and a guest left alone sleeps as much."
+        "A poll in the idle loop, before the tick is prepared and the governor is asked, makes "
+        "tasks that wait for one another (pipe, seccomp notify) faster. They take at most 10 % "
+        "longer than where CPUs never halt, and than with a driver that polls. At most 1 % of the "
+        "interrupts between CPUs are left. A busy guest (messaging) takes at most 10 % longer than "
+        "before, and a guest left alone sleeps at most 0.01 points less."
     ),
     arms=(
         Arm("stock", "baseline", "the kernel of the series, polling off", kernel=SERIES),

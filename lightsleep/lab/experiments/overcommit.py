@@ -67,18 +67,21 @@ METRICS = (
     ),
 )
 
+NO_SLOWER = 1.05
+"""A ratio of times that is no more than 1 but for what this experiment cannot tell apart."""
+
 CLAIMS = (
     *(
         Claim("lightsleep", "stock", (f"redis_{number}_per_s",), at_least=EQUAL)
         for number in (ONE, MANY)
     ),
     *(
-        Claim("lightsleep", "stock", (name,), at_most=1 / EQUAL)
+        Claim("lightsleep", "stock", (name,), at_most=NO_SLOWER)
         for name in ("sched_messaging_s", "cyclictest_us")
     ),
     Claim("fixed-1000us", "stock", (f"redis_{MANY}_per_s",), at_most=EQUAL),
     *(
-        Claim("fixed-1000us", "stock", (name,), at_least=1 / EQUAL)
+        Claim("fixed-1000us", "stock", (name,), at_least=NO_SLOWER)
         for name in ("sched_messaging_s", "cyclictest_us")
     ),
 )
@@ -109,10 +112,10 @@ def steal_s(guest: Guest) -> float:
 EXPERIMENT = Experiment(
     title="More vCPUs than the host has cores, saturated and waiting",
     hypothesis=(
-        "On a host with fewer cores than vCPUs, lightsleep keeps saturated programs (redis_50, "
-        "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
-        "QoS request for 0 us slower than stock. A limit of 1000 us makes the programs and these "
-        "wakeups more than 5 % slower."
+        "On a host with fewer cores than vCPUs, lightsleep makes neither saturated programs "
+        "(redis_50, messaging), nor requests (redis_1), nor wakeups under a QoS request for 0 us "
+        "more than 5 % slower than stock. A limit of 1000 us makes the programs and these wakeups "
+        "more than 5 % slower."
     ),
     arms=ARMS,
     metrics=METRICS,

@@ -14,10 +14,10 @@ from lightsleep.lab.run.experiment import NEIGHBOUR_CPU, Experiment
 EXPERIMENT = Experiment(
     title="Virtual CPUs beside a busy guest, saturated and waiting",
     hypothesis=(
-        "Beside a guest that keeps the host busy, lightsleep keeps saturated programs (redis_50, "
-        "messaging) within 5 % of stock, and makes neither requests (redis_1) nor wakeups under a "
-        "QoS request for 0 us slower than stock, and leaves the busy guest its CPU time, within 5 "
-        "points. A limit of 1000 us makes the programs and these wakeups more than 5 % slower."
+        "Beside a guest that keeps the host busy, lightsleep makes neither saturated programs "
+        "(redis_50, messaging), nor requests (redis_1), nor wakeups under a QoS request for 0 us "
+        "more than 5 % slower than stock, and leaves the busy guest its CPU time, within 5 points. "
+        "A limit of 1000 us makes the programs and these wakeups more than 5 % slower."
     ),
     arms=ARMS,
     metrics=(*METRICS, NEIGHBOUR_CPU),

@@ -106,7 +106,7 @@ def measure(guest: Guest) -> dict[str, float]:
         return predicted(guest, folder)
 
 
-NEAR = 0.85, 1 / 0.85
+NEAR = 0.85, 1.15
 """Within 15 %."""
 
 EXPERIMENT = Experiment(

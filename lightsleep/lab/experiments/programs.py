@@ -65,7 +65,7 @@ EXPERIMENT = Experiment(
         f"that it serves with idle=poll, and at least {100 * EQUAL:g} % of those with a constant "
         "limit of 100 us. The host's CPU time a request is less than with idle=poll. With many "
         f"connections, each program serves at least {100 * EQUAL:g} % of the requests that it "
-        "serves with stock, and the guest at rest sleeps as much."
+        "serves with stock. The guest at rest sleeps at most 0.02 points less."
     ),
     arms=ARMS,
     metrics=(*all_metrics(PROGRAMS), IDLE_RESIDENCY),

@@ -46,8 +46,8 @@ EXPERIMENT: Experiment = replace(
     promotion.EXPERIMENT,
     title="Promotion and the sibling thread",
     hypothesis=(
-        "A promotion wakes no sibling: one that sleeps is woken as often as without, although the "
-        "CPU is promoted once a silence or more."
+        "A promotion wakes no sibling: one that sleeps is woken at most 1.2 times as often as "
+        "without, although the CPU is promoted once a silence or more."
     ),
     arms=tuple(arm for arm in promotion.EXPERIMENT.arms if arm.name in ARMS),
     metrics=(

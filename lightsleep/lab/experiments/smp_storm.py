@@ -37,8 +37,8 @@ EXPERIMENT = Experiment(
     title="CPUs that are all busy and call one another",
     hypothesis=(
         "With the series, CPUs that are busy call one another as often per second as without, and "
-        "unmap memory as often: both together at least 0.9 times. Each raises as many interrupts "
-        "per second, to a tenth."
+        "unmap memory as often: both together at least 0.9 times. Each raises 0.9 to 1.1 times as "
+        "many interrupts per second."
     ),
     arms=(
         Arm("stock", "baseline", "without the series", kernel="6.12-plain"),
@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
     claims=(
         Claim("series", "stock", ("calls_per_s", "unmap_per_s"), at_least=0.9),
         *(
-            Claim("series", "stock", (f"{kind}_ipis_per_s",), at_least=0.9, at_most=1 / 0.9)
+            Claim("series", "stock", (f"{kind}_ipis_per_s",), at_least=0.9, at_most=1.1)
             for kind in KINDS
         ),
     ),
