@@ -276,7 +276,7 @@ def _content(file: int) -> str:
 
 def in_memory(folder: Path) -> bool:
     """Return whether what is written into a folder is in memory only."""
-    stat = ["stat", "--file-system", "--format=%T", folder]
+    stat = ["stat", "--file-system", "--format=%T", str(folder)]
     return host.run(stat, "asking for the type of a file system").strip() in IN_MEMORY
 
 
