@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -120,12 +121,13 @@ def section(result: dict[str, Any]) -> list[str]:
         (kind, *(str(counted.get(kind, 0)) for counted in outcomes.values()))
         for kind in sorted(kinds, key=lambda kind: kind != "clean")
     ]
+    asked = f"--cpu {shlex.quote(result['asked_cpu'])} " if result.get("asked_cpu") else ""
     return [
         f"## {result['arch']}",
         f"Kernel {result['kernel']}, CPU `{result['cpu']}`, {result['boots']} boots of each QEMU.",
         table(("outcome", *result["versions"].values()), rows),
-        f"    python benchmarks/emulators.py --arch {result['arch']} --boots {result['boots']} "
-        f"--seed {result['seed']}",
+        f"    python benchmarks/emulators.py --arch {result['arch']} {asked}"
+        f"--boots {result['boots']} --seed {result['seed']}",
     ]
 
 
@@ -189,6 +191,7 @@ def main(kept: Path | None, arch: str, cpu: str, boots: int, seed: int, path: Pa
         result = {
             "arch": arch,
             "cpu": newer.accelerator.cpu(newer.arch),
+            **({"asked_cpu": cpu} if cpu else {}),
             "kernel": machine.kernel,
             "boots": boots,
             "seed": seed,
