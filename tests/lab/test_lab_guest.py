@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ import pytest
 
 from lightsleep import cache
 from lightsleep.errors import LightsleepError
-from lightsleep.lab.boot import accel, emulator, guest, vm
+from lightsleep.lab import host
+from lightsleep.lab.boot import accel, devicetree, emulator, guest, vm
 from lightsleep.lab.boot.accel import Accelerator
 from lightsleep.lab.boot.agent import AgentGone, Completed
 from lightsleep.lab.boot.guest import EmulatorRaced, Guest, GuestFailed
@@ -456,6 +457,28 @@ def test_an_image_that_is_built_anew_is_noticed_before_it_is_booted(
     image.unlink()
     with pytest.raises(LightsleepError, match=r"bzImage is not the kernel .* built anew"):
         VM(hardware)
+
+
+def test_a_device_tree_has_the_threads_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entry(name: str, build: Callable[[Path], None], needs_mb: int) -> Path:
+        names.add(name)
+        build(tmp_path)
+        return tmp_path
+
+    names, asked = set[str](), list[Sequence[str]]()
+    monkeypatch.setattr(host, "need", lambda _: None)
+    monkeypatch.setattr(host, "run", lambda argv, _: asked.append(argv))
+    monkeypatch.setattr(emulator, "version", lambda _: "a test")
+    monkeypatch.setattr(cache, "entry", entry)
+    arch, tcg = ARCHES["aarch64"], Accelerator("tcg", "a test")
+    for threads in (1, 2):
+        machine = Machine(arch="aarch64", vcpus=4, threads=threads, idle_state="devicetree")
+        devicetree.with_idle_state(arch, tcg, machine)
+    smp = [argv[argv.index("-smp") + 1] for argv in asked if "-smp" in argv]
+    assert smp == ["4,cores=4,threads=1", "4,cores=2,threads=2"]
+    assert len(names) == 2
 
 
 def test_devices_are_added_one_by_one() -> None:

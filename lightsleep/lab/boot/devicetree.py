@@ -13,6 +13,7 @@ from lightsleep import cache
 from lightsleep.lab import host
 from lightsleep.lab.boot import emulator
 from lightsleep.lab.boot.accel import Accelerator
+from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import Arch
 
 STATE = """
@@ -35,13 +36,15 @@ STATE = """
 CPU = "cpu@{:x} {{ cpu-idle-states = <&sleep>; }};"
 
 
-def with_idle_state(arch: Arch, accelerator: Accelerator, vcpus: int) -> Path:
-    """Return a device tree for ``arch.machine`` with an idle state.
+def with_idle_state(arch: Arch, accelerator: Accelerator, machine: Machine) -> Path:
+    """Return a device tree for ``arch.machine`` with an idle state of all CPUs of a ``machine``.
+
+    The kernel takes their cores and threads from the tree, too.
 
     Raises LightsleepError where a program is missing or does not do it.
     """
     host.need("dtc")
-    cpus = "\n".join(CPU.format(number) for number in range(vcpus))
+    cpus = "\n".join(CPU.format(number) for number in range(machine.vcpus))
     state, cpu = STATE.format(cpus=cpus), accelerator.cpu(arch)
 
     def build(scratch: Path) -> None:
@@ -50,7 +53,7 @@ def with_idle_state(arch: Arch, accelerator: Accelerator, vcpus: int) -> Path:
             [
                 *(arch.qemu, "-machine", f"{arch.machine},dumpdtb={blob}", "-cpu", cpu),
                 *accelerator.options,
-                *("-smp", f"{vcpus},cores={vcpus},threads=1", "-m", f"{arch.memory_mib}M"),
+                *("-smp", machine.smp, "-m", f"{arch.memory_mib}M"),
                 *("-display", "none", "-nodefaults"),
             ],
             "asking QEMU for its device tree",
@@ -63,6 +66,6 @@ def with_idle_state(arch: Arch, accelerator: Accelerator, vcpus: int) -> Path:
 
     key = cache.digest(
         *(emulator.version(arch), *accelerator.options),
-        *(arch.machine, cpu, str(arch.memory_mib), state),
+        *(arch.machine, cpu, machine.smp, str(arch.memory_mib), state),
     )
     return cache.entry(f"devicetree-{key}", build, needs_mb=5) / "machine.dtb"

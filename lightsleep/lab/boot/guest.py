@@ -127,7 +127,7 @@ def prepare(
     if machine.idle_state != "no":
         arch = replace(arch, machine=arch.psci_machine)
     if machine.idle_state == "devicetree":
-        tree_of_devices = devicetree.with_idle_state(arch, accelerator, machine.vcpus)
+        tree_of_devices = devicetree.with_idle_state(arch, accelerator, machine)
     elif machine.idle_state == "acpi":
         firmware = acpi.firmware(arch)
         files = acpi.with_idle_state(files, machine.vcpus)

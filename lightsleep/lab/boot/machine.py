@@ -113,6 +113,11 @@ class Machine:
     boot_timeout: float = BOOT_S
     """Seconds it may take to boot. A guest that takes longer has failed."""
 
+    @property
+    def smp(self) -> str:
+        """Its CPUs, cores and threads, as QEMU's ``-smp`` has them."""
+        return f"{self.vcpus},cores={self.vcpus // self.threads},threads={self.threads}"
+
     def command(self) -> str:
         """Return the command that boots this machine to a prompt."""
         options = [("arch", self.arch)]

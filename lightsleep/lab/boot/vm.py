@@ -97,11 +97,10 @@ class Hardware:
 
     def argv(self) -> list[str]:
         """Return QEMU's command line, without monitor, agent and console."""
-        vcpus, threads = self.machine.vcpus, self.machine.threads
         return [
             *(self.arch.qemu, "-machine", self.arch.machine, *self.accelerator.options),
             *("-cpu", self.accelerator.cpu(self.arch)),
-            *("-smp", f"{vcpus},cores={vcpus // threads},threads={threads}"),
+            *("-smp", self.machine.smp),
             *("-m", f"{self.arch.memory_mib}M", "-display", "none", "-nodefaults", "-no-reboot"),
             *("-kernel", str(self.image), "-initrd", str(self.initramfs)),
             *("-append", self.cmdline()),
