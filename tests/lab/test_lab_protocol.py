@@ -278,6 +278,8 @@ def test_fewer_cpus_than_a_guest_has_are_told_and_noted(
     )
     beside = attempted(*boots, vcpus=1, neighbour=("spin",))
     assert "have 2 CPUs, and the lab may use 1" in beside.protocol["few_cpus"]
+    served = attempted(*boots, vcpus=1, served_by_cpus=1).protocol["few_cpus"]
+    assert "at once, with those that answer them on the host, have 2 CPUs, and" in served
     # It is what this experiment is about.
     assert "few_cpus" not in attempted(*boots, vcpus=2, overcommitted=True).protocol
     # One thread of the host runs all CPUs of a guest.

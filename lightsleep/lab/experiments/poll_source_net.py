@@ -2,9 +2,10 @@
 """What requests over the network gain when idle CPUs poll a virtio device for the answers.
 
 The guest asks, the host answers, over and over, each time one small message. QEMU carries the
-messages, in a thread that needs a core of the host, as does the program that answers. Once it
-answers at once, when an emulated CPU that has just asked is not idle yet, and once it takes its
-time, as a server does that has something to do: then the guest's only CPU waits for the answer.
+messages, in a thread of its own, which takes turns with the program that answers on one more CPU of
+the host. Once it answers at once, when an emulated CPU that has just asked is not idle yet, and
+once it takes its time, as a server does that has something to do: then the guest's only CPU waits
+for the answer.
 """
 
 from __future__ import annotations
@@ -220,5 +221,6 @@ EXPERIMENT = Experiment(
         Claim("poll_source", "poll", ("rr_per_s", "rr_late_per_s")),
     ),
     vcpus=1,
+    served_by_cpus=1,
     devices=Devices(netdev=("user,id=net,ipv6=off",), device=("virtio-net-pci,netdev=net",)),
 )

@@ -123,6 +123,9 @@ class Experiment:
     """How many ``measure`` needs: fewer are refused."""
     overcommitted: bool = False
     """Its host must have fewer CPUs than the guests that run at once have vCPUs."""
+    served_by_cpus: int = 0
+    """How many CPUs of the host its guests need beside their own, for programs on the host that
+    answer them."""
     threads: int = 1
     """Of each core; ``vcpus`` are threads."""
     warmup: int = 1
@@ -180,6 +183,11 @@ class Experiment:
     def running_vcpus(self) -> int:
         """How many vCPUs run at once while an arm is measured."""
         return self.vcpus * (2 if self.neighbour else 1)
+
+    @property
+    def host_cpus(self) -> int:
+        """How many CPUs of the host are busy at once while an arm is measured."""
+        return self.running_vcpus + self.served_by_cpus
 
     def _check_controls(self) -> None:
         """Raise ValueError for a control that differs in more than its name and description."""

@@ -140,15 +140,17 @@ def little_memory(hardware: Mapping[str, Hardware], neighbour: bool) -> str:
 
 
 def few_cpus(experiment: Experiment, accelerator: Accelerator) -> str:
-    """Say that vCPUs have to share the host's CPUs; empty where not, and where that is the point.
+    """Say that vCPUs, and who answers them, have to share the host's CPUs; empty where not.
 
-    It is no reason to refuse: one can still see how it all works.
+    Empty, too, where that is the point. It is no reason to refuse: one can still see how it all
+    works.
     """
-    needed, allowed = experiment.running_vcpus, len(os.sched_getaffinity(0))
+    needed, allowed = experiment.host_cpus, len(os.sched_getaffinity(0))
     if experiment.overcommitted or needed <= allowed or accelerator.name in ONE_THREAD:
         return ""
+    served = ", with those that answer them on the host," if experiment.served_by_cpus else ""
     return (
-        f"{FEW_CPUS}: the guests that run at once have {needed} CPUs, and the lab may use "
+        f"{FEW_CPUS}: the guests that run at once{served} have {needed} CPUs, and the lab may use "
         f"{allowed} of the host. CPUs that poll take the time of those that work. Use a host with "
         f"at least {needed} CPUs"
     )

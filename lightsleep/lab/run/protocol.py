@@ -380,7 +380,7 @@ def run_boot(
                     neighbour = busy_neighbour(experiment, baseline, stack, ours)
         # One CPU more than vCPUs run at once: QEMU has threads for devices, too.
         pids = [guest.vm.process.pid for guest in ours]
-        loads = hosttime.Loads(pids, experiment.running_vcpus + 1)
+        loads = hosttime.Loads(pids, experiment.host_cpus + 1)
         clocks = {name: Clock() for name in machines} if real_time else None
         noted = pauses.Noted(paused)
         samples = run_rounds(
