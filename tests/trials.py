@@ -11,6 +11,7 @@ from typing import Any
 import fake_modules
 import pytest
 from click.testing import CliRunner, Result
+from processes import runs
 from scan_trees import plant, unfold
 from schemas import validator
 
@@ -78,14 +79,6 @@ def teller(root: Path) -> list[str]:
         "-c",
         f"case $(cat {root / DRIVER}) in lightsleep) echo t 1;; *) echo t 10;; esac",
     ]
-
-
-def runs(pid: int) -> bool:
-    """Return whether a process runs; one that ended and was not reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def runs_on(pid: int) -> bool:

@@ -12,6 +12,7 @@ a JSON list: for each allocation that failed, the errno of the call, or 0.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -80,8 +81,14 @@ CALLS: dict[str, tuple[Call, Callable[..., None]]] = {
 
 def thread_id(name: str) -> int:
     """Return the number of a thread of the kernel."""
-    [found] = [x for x in Path("/proc").glob("[0-9]*/comm") if x.read_text().strip() == name]
-    return int(found.parent.name)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # Others end meanwhile. A pattern "[0-9]*/comm" would ask for a file of each, too.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (process / "comm").read_text().strip() == name:
+                found.append(int(process.name))
+    [thread] = found
+    return thread
 
 
 def outcomes(call: Call, undo: Callable[..., None], words: list[str], thread: int) -> list[int]:

@@ -17,6 +17,7 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
+from processes import runs
 
 from lightsleep.errors import LightsleepError
 from lightsleep.lab.boot.agent import Completed
@@ -98,20 +99,12 @@ def test_a_tool_that_reads_a_recording_dies_with_the_lab(hanging: Path) -> None:
         lab.kill()
     tool = int(pid.read_text())
     try:
-        while is_alive(tool):
+        while runs(tool):
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(tool, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that nobody has waited for yet does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_tool_that_takes_too_long_is_an_error(

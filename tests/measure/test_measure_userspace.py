@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import eventually
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
@@ -44,14 +45,6 @@ def batch(
     if src is None:
         src = dest if source == "timer" else ONLINE[0]
     return Batch(source, src, dest, requested, samples, *distance_ns, min_residency_ns=0)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what must happen; a machine may be slow."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def family(pid: int) -> set[int]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions import Machine, eventually, runs
+from processes import eventually, runs
+from sessions import Machine
 
 from lightsleep.errors import LightsleepError
 from lightsleep.settings import journalled, lock, restorer

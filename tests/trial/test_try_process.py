@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trials import EXECUTE, attempt, runs, runs_on
+from processes import runs
+from trials import EXECUTE, attempt, runs_on
 
 from lightsleep.ending import orderly_end
 from lightsleep.errors import LightsleepError
