@@ -17,7 +17,7 @@ PACKAGE = Path(lightsleep.__file__).parent
 # From the bottom up. A room is a folder or a file at the top of the package. It may import from
 # the layers below its own, and from itself. A verb, which is the cli.py of a room, belongs to cli.
 LAYERS = (
-    {"errors", "markdown", "namespaces", "order", "place", "units"},
+    {"errors", "markdown", "matches", "namespaces", "order", "place", "units"},
     {"document"},
     {"cache", "cpulist", "ending", "files", "interrupts", "sources", "terminal"},
     {"compare", "compiled", "options"},

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from lightsleep import cpulist
 from lightsleep.errors import LightsleepError
+from lightsleep.matches import matches
 from lightsleep.measure import sleeper
 from lightsleep.measure.kernel_backend import CpuGone, NotPermitted
 from lightsleep.measure.model import NOT_IDLE, Batch, Sample, Source, WakePath
@@ -127,10 +128,7 @@ class UserspaceBackend:
     def _usage_files(self, cpu: int) -> dict[int, Path]:
         """Return the entry counter of each idle state; none without a cpuidle driver."""
         folder = self._root / f"sys/devices/system/cpu/cpu{cpu}/cpuidle"
-        files: list[Path] = []
-        # glob() looks into a folder that is gone, too, if it was there just before.
-        with contextlib.suppress(FileNotFoundError):
-            files += folder.glob("state[0-9]*/usage")
+        files = matches(folder, "state[0-9]*/usage")
         return {int(file.parent.name.removeprefix("state")): file for file in files}
 
     def _ask(self, batch: Batch, usage: Mapping[int, Path]) -> dict[str, Any]:

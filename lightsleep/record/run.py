@@ -20,6 +20,7 @@ from typing import Any
 
 from lightsleep import place, terminal
 from lightsleep.errors import LightsleepError
+from lightsleep.matches import matches
 from lightsleep.record import keeper, scratch_files, trace_file, tracefs, tracing
 from lightsleep.record.bpf.pages import PAGE, files_of
 
@@ -484,11 +485,9 @@ def _written(scratch: Path) -> tuple[int, int]:
 def _sizes(scratch: Path) -> dict[Path, int]:
     """Return the sizes of a recording's files in bytes; the keeper may remove them meanwhile."""
     sizes = {}
-    # glob() looks into a folder that is gone, too, if it was there just before.
-    with contextlib.suppress(FileNotFoundError):
-        for file in scratch.parent.glob(f"{scratch.name}*"):
-            with contextlib.suppress(FileNotFoundError):
-                sizes[file] = file.stat().st_size
+    for file in matches(scratch.parent, f"{scratch.name}*"):
+        with contextlib.suppress(FileNotFoundError):
+            sizes[file] = file.stat().st_size
     return sizes
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from lightsleep.document import MAX_BYTES, headed
 from lightsleep.errors import LightsleepError
+from lightsleep.matches import matches
 from lightsleep.periods.description import HISTOGRAM, HISTOGRAM_VERSION, SCHEMA, VERSION
 from lightsleep.place import beside as beside
 from lightsleep.scan import machine
@@ -136,7 +137,7 @@ def end(
 
 def _usage(cpu: Path) -> dict[str, dict[str, int]]:
     found = {}
-    for state in cpu.glob("cpuidle/state*"):
+    for state in matches(cpu, "cpuidle/state*"):
         with contextlib.suppress(OSError, ValueError):  # its CPU went offline
             found[state.name.removeprefix("state")] = {
                 "entered": int((state / "usage").read_text()),

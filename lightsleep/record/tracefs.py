@@ -12,6 +12,8 @@ import os
 import time
 from pathlib import Path
 
+from lightsleep.matches import matches
+
 BUSY_S = 10.0
 """How long an instance may be in use after its last reader has ended."""
 
@@ -33,7 +35,7 @@ def group_of(keeper: int) -> str:
 def lost_events(instance: Path) -> dict[str, int]:
     """Return how many events the kernel lost, by CPU, where it lost any."""
     lost = {}
-    for stats in sorted(instance.glob("per_cpu/cpu*/stats")):
+    for stats in sorted(matches(instance, "per_cpu/cpu*/stats")):
         with contextlib.suppress(OSError, ValueError):
             counts = dict(line.split(":", 1) for line in stats.read_text().splitlines())
             names = ("overrun", "commit overrun", "dropped events")

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from lightsleep import units
 from lightsleep.errors import LightsleepError, WrongUsage
+from lightsleep.matches import matches
 from lightsleep.scan import facts
 from lightsleep.scan.collect import CPU_DIR, collect
 from lightsleep.scan.loading import FOLDERS, MODULE, built_in_sources, of_file
@@ -527,7 +528,7 @@ def _files(path: str, context: Context) -> list[str]:
     if ".." in names or any("**" in name for name in names):
         return []
     pattern = "/".join("*".join(map(glob.escape, name.split("*"))) for name in names)
-    found = [file for file in context.root.glob(pattern) if file.is_file()]
+    found = [file for file in matches(context.root, pattern) if file.is_file()]
     paths = sorted((str(file.relative_to(context.root)) for file in found), key=_by_number)
     return list({(context.root / file).resolve(): file for file in reversed(paths)}.values())[::-1]
 

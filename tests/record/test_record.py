@@ -133,14 +133,18 @@ def test_a_program_that_does_not_start_leaves_nothing(tracefs: Path, tmp_path: P
 def test_files_may_go_while_they_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(path: Path) -> Iterator[os.DirEntry[str]]:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    scandir = os.scandir
 
-    scratch = tmp_path / "scratch"
+    def gone_meanwhile(path: Path) -> Iterator[os.DirEntry[str]]:
+        shutil.rmtree(scratch.parent, ignore_errors=True)
+        return scandir(path)
+
+    scratch = tmp_path / "of-this-one" / "scratch"
+    scratch.parent.mkdir()
     scratch.write_text("whole")
-    (tmp_path / "scratch.cpu0").write_text("whole but")
+    scratch.with_suffix(".cpu0").write_text("whole but")
     assert run._written(scratch) == (5, 9)
-    monkeypatch.setattr(os, "scandir", gone)
+    monkeypatch.setattr(os, "scandir", gone_meanwhile)
     assert run._written(scratch) == (0, 1)
 
 
