@@ -5,39 +5,36 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from lightsleep import matches
 
 
-def test_a_cpu_that_goes_meanwhile_costs_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for cpu in range(3):
-        (tmp_path / f"cpu{cpu}/cpuidle/state0").mkdir(parents=True)
-    scandir, going = os.scandir, tmp_path / "cpu1/cpuidle"
+class Going:
+    """A folder of Python 3.11 that others change so many times while it is read."""
 
-    def gone_meanwhile(path: Path) -> Iterator[os.DirEntry[str]]:
-        if Path(path) == going and going.exists():
-            (going / "state0").rmdir()
-            going.rmdir()
-        return scandir(path)
+    def __init__(self, times: int) -> None:
+        """It has one file."""
+        self.left = times
 
-    monkeypatch.setattr(os, "scandir", gone_meanwhile)
-    found = matches.matches(tmp_path, "cpu*/cpuidle/state*")
-    assert sorted(x.parts[-3] for x in found) == ["cpu0", "cpu2"]
+    def glob(self, pattern: str) -> Iterator[Path]:
+        """Yield the file, or raise as Path.glob() does."""
+        if self.left:
+            self.left -= 1
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        yield Path(pattern)
 
 
-def test_what_goes_each_time_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_what_goes_while_it_is_read_is_read_again() -> None:
+    assert matches.matches(cast(Path, Going(matches.TRIES - 1)), "x") == [Path("x")]
 
-    def gone(path: Path) -> Iterator[os.DirEntry[str]]:
-        asked.append(path)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
-    monkeypatch.setattr(os, "scandir", gone)
+def test_what_goes_each_time_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        matches.matches(tmp_path, "*")
-    assert len(asked) == matches.TRIES
+        matches.matches(cast(Path, Going(matches.TRIES)), "x")
+
+
+def test_what_was_never_there_has_no_files(tmp_path: Path) -> None:
     assert matches.matches(tmp_path / "never-there", "*") == []

@@ -133,18 +133,19 @@ def test_a_program_that_does_not_start_leaves_nothing(tracefs: Path, tmp_path: P
 def test_files_may_go_while_they_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scandir = os.scandir
-
-    def gone_meanwhile(path: Path) -> Iterator[os.DirEntry[str]]:
-        shutil.rmtree(scratch.parent, ignore_errors=True)
-        return scandir(path)
-
-    scratch = tmp_path / "of-this-one" / "scratch"
-    scratch.parent.mkdir()
-    scratch.write_text("whole")
-    scratch.with_suffix(".cpu0").write_text("whole but")
+    scratch = tmp_path / "scratch"
+    files = scratch, tmp_path / "scratch.cpu0"
+    for file, text in zip(files, ("whole", "whole but"), strict=True):
+        file.write_text(text)
     assert run._written(scratch) == (5, 9)
-    monkeypatch.setattr(os, "scandir", gone_meanwhile)
+
+    def gone_by_then(folder: Path, pattern: str) -> list[Path]:
+        found = list(folder.glob(pattern))
+        for file in found:
+            file.unlink()
+        return found
+
+    monkeypatch.setattr(run, "matches", gone_by_then)
     assert run._written(scratch) == (0, 1)
 
 
