@@ -258,6 +258,7 @@ def origin(result: CompareResult, file: str) -> str:
         "CPUs of the host": _cpus(host),
         "too few CPUs": _without_title(result.protocol.get("few_cpus", "")),
         "too little memory": _without_title(result.protocol.get("little_memory", "")),
+        "no modprobe": _without_title(result.protocol.get("no_modprobe", "")),
         "measured again, as the first attempt failed": result.protocol.get("started_over"),
         "guests booted again": "; ".join(result.protocol.get("guests_booted_again", ())),
         "boots and their rounds done again": "; ".join(result.protocol.get("booted_again", ())),

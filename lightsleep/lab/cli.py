@@ -229,6 +229,8 @@ def _print_remarks(result: CompareResult, console: Console) -> None:
         console.print(f"Before the first boot, the host had {short}")
     if crowded := result.protocol.get("few_cpus"):
         console.print(f"The host had {crowded}")
+    if without := result.protocol.get("no_modprobe"):
+        console.print(f"The guests had {without}")
     for why in result.protocol.get("guests_booted_again", ()):
         console.print(f"A guest was booted again: {why}")
     for why in result.protocol.get("booted_again", ()):

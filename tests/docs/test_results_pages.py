@@ -257,11 +257,13 @@ def test_a_page_says_how_many_cpus_the_lab_might_use() -> None:
     assert f"{row} 16, of which the lab was allowed to use 2 |" in page(result, "x.json")
 
 
-def test_a_page_says_where_the_host_had_too_few_cpus() -> None:
+def test_a_page_says_what_host_and_guests_lacked() -> None:
     result = made_up()
     assert "few CPUs" not in page(result, "x.json")
     result.protocol["few_cpus"] = "few CPUs: the guests have 2 CPUs"
     assert "| too few CPUs | the guests have 2 CPUs |" in page(result, "x.json")
+    result.protocol["no_modprobe"] = "no modprobe: guests are without the modules"
+    assert "| no modprobe | guests are without the modules |" in page(result, "x.json")
 
 
 def test_a_page_says_how_many_runs_were_set_aside() -> None:

@@ -24,6 +24,7 @@ from lightsleep.compare.result import FORMAT, CompareResult
 from lightsleep.document import load
 from lightsleep.errors import LightsleepError
 from lightsleep.lab import cli, experiments
+from lightsleep.lab.boot.initramfs import NO_MODPROBE
 from lightsleep.lab.boot.machine import Machine
 from lightsleep.lab.kernels.config import ARCHES
 from lightsleep.lab.kernels.series import read_topics
@@ -347,6 +348,9 @@ def test_a_host_of_few_cpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "compare", lambda *_: made)
     result = CliRunner().invoke(main, ["lab", "compare", "idle"])
     assert "The host had few CPUs: the guests have 2" in " ".join(result.stderr.split())
+    made.protocol["no_modprobe"] = f"{NO_MODPROBE}: guests are without"
+    result = CliRunner().invoke(main, ["lab", "compare", "idle"])
+    assert "The guests had no modprobe: guests are without" in " ".join(result.stderr.split())
 
 
 def test_a_turn_that_the_host_disturbed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

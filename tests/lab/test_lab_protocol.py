@@ -266,6 +266,15 @@ def test_too_little_memory_for_all_guests_is_told_and_noted(
     assert "little_memory" not in attempted(*boots).protocol
 
 
+def test_guests_without_modules_of_their_kernel_are_told_and_noted(
+    attempted: Callable[..., CompareResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boots = [facts_of(NOW)] * 3
+    assert "no_modprobe" not in attempted(*boots).protocol
+    monkeypatch.setattr(protocol, "lacks_modprobe", lambda _: "no modprobe: too large")
+    assert attempted(*boots).protocol["no_modprobe"] == "no modprobe: too large"
+
+
 def test_fewer_cpus_than_a_guest_has_are_told_and_noted(
     attempted: Callable[..., CompareResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:

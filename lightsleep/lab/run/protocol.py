@@ -198,6 +198,7 @@ def attempt(
             **({"guests_booted_again": again} if again else {}),
             **({"few_cpus": crowded} if crowded else {}),
             **({"little_memory": short} if short else {}),
+            **({"no_modprobe": without} if without else {}),
             **({"neighbour": shlex.join(experiment.neighbour)} if experiment.neighbour else {}),
         },
         arms=[arm.name for arm in experiment.arms],
