@@ -132,10 +132,10 @@ def _explained(batch: Batch, number: int) -> LightsleepError:
 
 
 def _gone(batch: Batch) -> str:
-    """Say what may be no longer there."""
+    """Say what of a batch may be gone."""
     cpus = f"CPU {batch.dest}"
     if batch.src != batch.dest:
         cpus += f", or CPU {batch.src}, which wakes it,"
     if batch.source == "device":
         return f"{cpus} or the device is no longer there, or the device owes an answer"
-    return f"{cpus} is offline"
+    return f"{cpus} went offline"

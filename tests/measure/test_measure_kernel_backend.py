@@ -138,8 +138,8 @@ def test_refusals_say_why(number: int, shown: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "CPU 1, source ipi: CPU 1, or CPU 0, which wakes it, is offline"),
-        ({"source": "timer", "src": 1}, "CPU 1, source timer: CPU 1 is offline"),
+        ({}, "CPU 1, source ipi: CPU 1, or CPU 0, which wakes it, went offline"),
+        ({"source": "timer", "src": 1}, "CPU 1, source timer: CPU 1 went offline"),
         ({"source": "device"}, "or the device is no longer there, or the device owes an answer"),
     ],
 )
