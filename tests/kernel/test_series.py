@@ -135,6 +135,20 @@ def test_to_reword_a_message_builds_nothing_anew(tmp_path: Path) -> None:
     assert made_of("change", MAIL.replace("return 1", "return 2")) != stock
 
 
+def test_pages_of_documentation_build_no_other_kernel(tmp_path: Path) -> None:
+    (tmp_path / "Documentation/ABI").mkdir(parents=True)
+    (tmp_path / "core").mkdir()
+    files = {"Documentation/ABI/new": "a page", "core/new.c": "int new;", "one.patch": MAIL}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    patch = series.Patch(tmp_path / "one.patch", ("Documentation/ABI/new", "core/new.c"))
+    stock = patch.contents(tmp_path)
+    (tmp_path / "Documentation/ABI/new").write_text("a better page")
+    assert patch.contents(tmp_path) == stock
+    (tmp_path / "core/new.c").write_text("int newer;")
+    assert patch.contents(tmp_path) != stock
+
+
 def test_an_unknown_base_lists_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(LightsleepError, match=r"no series for kernel '9\.9'; there are: 1\.0"):
         series.read_series("9.9", kernel_folder(tmp_path, ""))

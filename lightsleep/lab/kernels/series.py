@@ -76,7 +76,8 @@ class Patch:
 
     def contents(self, kernel: Path = KERNEL) -> list[bytes]:
         """Return all that the mechanism is made of but words, for the key of a cache."""
-        named = [part for x in self.new for part in (x.encode(), (kernel / x).read_bytes())]
+        code = [x for x in self.new if not x.startswith("Documentation/")]
+        named = [part for x in code for part in (x.encode(), (kernel / x).read_bytes())]
         _, _, change = self.path.read_bytes().partition(b"\n---\n")
         return [self.name.encode(), change, *named]
 
