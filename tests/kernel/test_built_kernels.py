@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ktap import SELFTESTS, SKIP_BESIDE_OTHER_WORK, all_but, run_selftest
+from ktap import SELFTESTS, SKIP_BESIDE_OTHER_WORK, run_selftest
 from suspend import SUSPEND_APPEND, suspend_to_idle
 
 from lightsleep.lab.boot.accel import Wanted
@@ -51,10 +51,6 @@ NOT_SKIPPED = {"6.12-teo": {"is_interrupt_time"}}
 IN_THE_IDLE_LOOP = {"poll_source.sh", "poll_source_budget.sh", "virtio_poll_blk.sh"}
 """Of a kernel with the series, the idle loop polls for these, if that pays at the moment. It never
 does where QEMU runs all CPUs in one thread. test_poll_source.py says what must not be skipped."""
-
-LOSES_ITS_PORT = ("7.3", "test-cpuidle_latency.sh", "survives_suspend")
-"""A virtio-serial port of 7.3.4 cannot be written to after a suspend, with our patches or without:
-the guest's agent could not answer."""
 
 SHARED = {
     *("idle.sh", "ktap.sh", "lightsleep.sh", "poller.sh", "virtio_source.sh", "word_source.sh"),
@@ -135,18 +131,10 @@ def test_selftests(kernel: str, script: str) -> None:
     machine = Machine(kernel=kernel, accel=accel, devices=devices)
     with boot(machine, f"{script}-{kernel}", ENOUGH_S) as guest:
         assert "teo" in guest.read_text(f"{CPUS}/cpuidle/available_governors").split()
-        result = run_selftest(guest, script, *names_for(kernel, script), timeout_s=ENOUGH_S)
+        result = run_selftest(guest, script, timeout_s=ENOUGH_S)
     assert not result.failed
     if not in_the_idle_loop:
         assert set(result.skipped) <= set(skipped) - NOT_SKIPPED.get(kernel, set())
-
-
-def names_for(kernel: str, script: str) -> list[str]:
-    """Return the tests of a script that run in a kernel; none stands for all."""
-    release, of, left_out = LOSES_ITS_PORT
-    if script != of or not kernel.startswith(release):
-        return []
-    return all_but(script, [left_out])
 
 
 @pytest.mark.boot

@@ -147,3 +147,62 @@ def test_programs_may_say_during_a_test_that_polling_does_not_pay(
         """,
     )
     assert (done.returncode, done.stderr) == (FAILED if pays else KSFT_SKIP, "")
+
+
+def at_rest(folder: Path, polled_ns: int, busy_ticks: int) -> subprocess.CompletedProcess[str]:
+    """Run does_not_poll_at_rest() there, where so much happens in its 3 s."""
+    machine(folder, (50000, 50000))
+    for cpu in (0, 1):
+        (folder / f"cpu{cpu}/idle_poll/polled_ns").write_text("1000\n")
+    return ran(
+        folder,
+        f"""
+        on() {{ :; }}
+        sleep() {{ [ $1 != 3 ] || touch {folder}/slept; }}
+        statistic() {{ [ ! -e {folder}/slept ] && echo 1000 || echo $((1000 + {polled_ns})); }}
+        busy_ticks() {{ [ ! -e {folder}/slept ] && echo 70 || echo $((70 + {busy_ticks})); }}
+        does_not_poll_at_rest
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("polled_ns", "busy_ticks", "status"),
+    [
+        (59_999_999, 0, PASSED),
+        (60_000_000, 30, FAILED),
+        (60_000_000, 31, KSFT_SKIP),
+        (59_999_999, 600, PASSED),
+    ],
+)
+def test_only_a_machine_at_rest_can_poll_too_much(
+    polled_ns: int, busy_ticks: int, status: int, tmp_path: Path
+) -> None:
+    assert at_rest(tmp_path, polled_ns, busy_ticks).returncode == status
+
+
+def test_busy_ticks_leave_out_idle_time(tmp_path: Path) -> None:
+    user, nice, system, _, _, irq, softirq, steal = (
+        int(x) for x in Path("/proc/stat").read_text().split()[1:9]
+    )
+    done = ran(tmp_path, "busy_ticks")
+    assert int(done.stdout) - sum((user, nice, system, irq, softirq, steal)) in range(1000)
+
+
+@pytest.mark.parametrize("test", ["counts_each_period_once", "time_polled_is_idle_time"])
+def test_what_cannot_be_counted_fails_no_kernel(test: str, tmp_path: Path) -> None:
+    machine(tmp_path, (50000, 50000))
+    (tmp_path / "cpu1/idle_poll/halts").write_text("0\n")
+    done = ran(
+        tmp_path,
+        f"""
+        on() {{ :; }}; off() {{ :; }}
+        perf() {{ return 129; }}
+        python3() {{ return 1; }}
+        taskset() {{ :; }}
+        {test}
+        """,
+    )
+    skips = test == "counts_each_period_once"
+    said = "perf cannot count what the scheduler does" if skips else "cannot account"
+    assert (done.returncode, done.stdout) == (KSFT_SKIP if skips else FAILED, f"{said}\n")

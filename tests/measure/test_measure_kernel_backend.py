@@ -63,10 +63,13 @@ def test_both_pages_name_the_errors_that_a_request_returns() -> None:
     sources = [drivers / name for name in ("test-cpuidle_latency.c", "latency_device.c")]
     returned = {x for file in sources for x in re.findall(r"-(E[A-Z]+)\b", file.read_text())}
     returned -= {"EFAULT", "ENOENT"}  # a bad pointer; a kernel that the module does not fit
+    returned |= {"EPERM"}  # of debugfs
     page = (ROOT / "docs/latency-test.md").read_text()
     assert set(re.findall(r"(?m)^\| `(E[A-Z]+)` \|", page)) == returned
     abi = (KERNEL / "Documentation/ABI/testing/debugfs-cpuidle-latency-test").read_text()
     assert set(re.findall(r"\bE[A-Z]{4,}\b", abi.partition("A write fails with")[2])) == returned
+    assert "60 s at most" in page
+    assert "60 s at most" in abi
 
 
 @pytest.mark.parametrize(
