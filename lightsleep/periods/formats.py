@@ -179,7 +179,17 @@ CTF = Format(lambda _head: False, _ctf, expected_ns=expected.of_ctf)
 
 def of(path: Path) -> Format:
     """Return the format of a recording. Raises LightsleepError where it cannot be read."""
-    return CTF if ctf.folder_of(path) else of_head(head_of(path, CHUNK))
+    if ctf.folder_of(path):
+        return CTF
+    if is_folder(path) and _is_folder_of_perf(path):
+        return PERF_DATA
+    return of_head(head_of(path, CHUNK))
+
+
+def _is_folder_of_perf(path: Path) -> bool:
+    """Whether a folder is a perf.data, as of perf record --threads and --kcore."""
+    data = path / "data"
+    return data.is_file() and PERF_DATA.fits(head_of(data, CHUNK))
 
 
 def of_head(head: bytes) -> Format:
@@ -192,7 +202,9 @@ def is_recording(path: Path) -> bool:
 
     Raises LightsleepError where it cannot be read.
     """
-    return ctf.folder_of(path) is not None if is_folder(path) else of(path) is not UNKNOWN
+    if is_folder(path):
+        return ctf.folder_of(path) is not None or _is_folder_of_perf(path)
+    return of(path) is not UNKNOWN
 
 
 def is_folder(path: Path) -> bool:

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from lightsleep.errors import LightsleepError
 from lightsleep.periods.expected import between, said_by
 from lightsleep.periods.model import Metadata
 from lightsleep.periods.programs import printed_by
 
 ARCHITECTURE = re.compile(r"(?m)^# arch : (\w+)$")
 SAMPLE = re.compile(r"# time of (?:first|last) sample : (\d{1,10})\.(\d{6})", re.MULTILINE)
+
+# Of a thread, pid would be its process: who wakes whom goes by threads.
+FIELDS = ("-F", "comm,tid,cpu,time,event,trace", "--ns")
+
+INCOMPATIBLE = "incompatible file format"
+"""What perf says of a file that a newer one wrote."""
 
 HEADER_S = 60.0
 """How long perf may read a header for what figures depend on."""
@@ -35,8 +42,17 @@ def expected_ns(path: Path) -> int | None:
     return between([int(s) * 10**9 + int(us) * 1000 for s, us in times])
 
 
-def lines(path: Path, metadata: Metadata) -> AbstractContextManager[Iterable[str]]:
-    """Lend the lines of all events."""
-    # Of a thread, pid would be its process: who wakes whom goes by threads.
-    fields = ["-F", "comm,tid,cpu,time,event,trace", "--ns", "--show-lost-events"]
-    return printed_by(["perf", "script", *fields, "-i", str(path)], path, metadata)
+@contextlib.contextmanager
+def lines(path: Path, metadata: Metadata) -> Iterator[Iterable[str]]:
+    """Lend the lines of all events. Raises LightsleepError where perf does not read them."""
+    command = ["perf", "script", *FIELDS, "--show-lost-events", "-i", str(path)]
+    try:
+        with printed_by(command, path, metadata) as printed:
+            yield printed
+    except LightsleepError as error:
+        if INCOMPATIBLE in error.message:
+            error.add_note(
+                "this perf may be older than the one that recorded: there, run "
+                f"perf script {' '.join(FIELDS)} > FILE, and read that file here"
+            )
+        raise

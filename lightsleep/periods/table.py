@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from lightsleep.errors import LightsleepError
 from lightsleep.files import streamed
 from lightsleep.periods.columns import COLUMNS
-from lightsleep.periods.model import SCHEMA, Metadata
+from lightsleep.periods.model import SCHEMA, VERSION, Metadata
 
 ROWS = 1 << 16
 """Rows of a batch."""
@@ -143,7 +143,7 @@ def open_table(
         found = file.schema_arrow
         document = (file.metadata.metadata or {}).get(METADATA)
         known = None if document is None else json.loads(document)
-        _refuse_older(path, known)
+        _refuse_other_versions(path, known)
         lacks_cpu = isinstance(known, dict) and known.get("version") == WITHOUT_WAKER_CPU
         expected = COLUMNS.remove(len(COLUMNS) - 1) if lacks_cpu else COLUMNS
         if known is None or not found.equals(expected, check_metadata=False):
@@ -174,14 +174,19 @@ def _with_waker_cpu(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, woken_on], schema=pa.schema(fields))
 
 
-def _refuse_older(path: Path, document: Any) -> None:
+def _refuse_other_versions(path: Path, document: Any) -> None:
     """Raise LightsleepError where the metadata of a table is of a version that is not read."""
     version = document.get("version") if isinstance(document, dict) else None
-    older = isinstance(version, int) and version < WITHOUT_WAKER_CPU
-    if older and document.get("schema") == SCHEMA:
+    if not isinstance(version, int) or document.get("schema") != SCHEMA:
+        return
+    if version < WITHOUT_WAKER_CPU:
         raise LightsleepError(
             f"{path}: a table of an older lightsleep (version {version}): make it again from the "
             "trace, with report --parquet"
+        )
+    if version > VERSION:
+        raise LightsleepError(
+            f"{path}: made by a newer lightsleep (version {version}): upgrade lightsleep"
         )
 
 

@@ -20,6 +20,7 @@ from lightsleep.errors import LightsleepError
 from lightsleep.periods import lines, systrace
 from lightsleep.periods.formats import is_recording
 from lightsleep.periods.lost import NAMELESS, time_lost
+from lightsleep.periods.paths import expanded
 from lightsleep.periods.source import open_recording
 from lightsleep.replay.cli import replay_command
 from lightsleep.report.cli import report
@@ -317,6 +318,45 @@ def test_perf_tells_threads_and_what_it_has_lost(
     assert len(rows) == 1
     assert metadata.lost == {1: 3}
     assert not any("says" in note for note in metadata.notes)
+
+
+def test_a_folder_that_perf_made_is_read_by_perf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As perf record --threads makes one, which has the samples in further files."""
+    program, path = tmp_path / "perf", tmp_path / "of threads" / "perf.data"
+    path.mkdir(parents=True)
+    (path / "data").write_bytes(b"PERFILE2" + bytes(100))
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *"-i {path}") ;; *) exit 1 ;; esac\n'
+        'echo "swapper 0 [001] 10.000000001: power:cpu_idle: state=1 cpu_id=1"\n'
+        'echo "swapper 0 [001] 10.000010001: power:cpu_idle: state=4294967295 cpu_id=1"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert list(expanded([path])) == [path]
+    rows, _ = rows_of(path)
+    assert len(rows) == 1
+    (path / "data").write_text("no file of perf")
+    with pytest.raises(LightsleepError, match="no tables of idle periods below"):
+        list(expanded([path]))
+
+
+def test_a_file_that_is_too_new_for_this_perf_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, path = tmp_path / "perf", tmp_path / "perf.data"
+    path.write_bytes(b"PERFILE2" + bytes(100))
+    said = "incompatible file format (rerun with -v to learn more)"
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(LightsleepError, match="perf ended with status 255") as caught:
+        rows_of(path)
+    assert "older than the one that recorded: there, run perf script -F comm,tid,cpu," in (
+        caught.value.format_message()
+    )
 
 
 @pytest.mark.parametrize("inside", [b"\x17\x08\x44tracing6\0", *PERF, b"PAR1"])

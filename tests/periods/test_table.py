@@ -26,7 +26,7 @@ from lightsleep.periods import table
 from lightsleep.periods.build import Row
 from lightsleep.periods.columns import COLUMNS
 from lightsleep.periods.lost import time_lost
-from lightsleep.periods.model import Metadata
+from lightsleep.periods.model import VERSION, Metadata
 from lightsleep.periods.source import as_batch, open_recording
 from lightsleep.periods.table import (
     CLASSES_OF,
@@ -214,6 +214,17 @@ def test_a_table_of_an_older_version_is_refused(path: Path, lacking: tuple[str, 
         f"{path}: a table of an older lightsleep (version 1): make it again from the trace, with "
         "report --parquet"
     )
+
+
+@pytest.mark.parametrize("more", [[], [pa.field("exit_ns", pa.int64())]])
+def test_a_table_of_a_newer_version_is_called_so(path: Path, more: list[pa.Field]) -> None:
+    document = open_table(path)[0].to_json() | {"version": VERSION + 1}
+    with pq.ParquetWriter(path, pa.schema([*COLUMNS, *more])) as writer:
+        writer.add_key_value_metadata({METADATA: json.dumps(document).encode()})
+    with pytest.raises(LightsleepError) as caught:
+        open_table(path)
+    newer = f"made by a newer lightsleep (version {VERSION + 1}): upgrade lightsleep"
+    assert caught.value.message == f"{path}: {newer}"
 
 
 @pytest.mark.parametrize("columns", [None, ("cpu", "waker_pid", "waker_cpu"), ("cpu", "state")])
