@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which QEMU emulates a guest: the host's own, or a newer one where that one is too old.
 
-QEMU 7.2, which is Debian 12's, may run code that the kernel patches meanwhile: a guest then dies,
-for example while probes are attached to functions that run. With QEMU 10 this is rare, but not
-gone: docs/emulators-figures.md has what benchmarks/emulators.py counted. See
-splat.emulator_raced(), too.
+QEMU 7.2, which is Debian 12's, may run code that the kernel patches meanwhile: a guest of x86_64
+then dies, for example while probes are attached to functions that run. With QEMU 10 this is rare,
+but not gone. On arm64, neither does it: docs/emulators-figures.md has what benchmarks/emulators.py
+counted. See splat.emulator_raced(), too.
 QEMU 7.2 also computes flags wrongly behind CMPXCHG16B, ends powernv9 at once where it is to count
 instructions ("Bad icount read", in the firmware), and hangs there with two threads per core.
 Versions between the two were not tried. The QEMU of SUITE is unpacked into the cache and started by
