@@ -168,7 +168,8 @@ def _require_advertised(files: Iterable[Path]) -> None:
         except LightsleepError:
             continue
         if metadata:
-            require_advertised(metadata)
+            # In a folder of tables, many may be made of a trace of the same name.
+            require_advertised(dataclasses.replace(metadata, source=str(path)))
 
 
 def _given(cost_s: float | None, file: Path | None) -> Given | None:
