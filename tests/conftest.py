@@ -36,6 +36,10 @@ FOUND_BY = ("boot", "build", "alone")
 os.umask(0o022)
 for variable in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
     os.environ.pop(variable, None)
+# Variables on make's command line override the environment of each make that a test runs: make
+# check LIGHTSLEEP_CACHE=FOLDER would have a test of make clean-cache remove what is in there.
+for variable in ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"):
+    os.environ.pop(variable, None)
 # It would hide a __pycache__ that a program leaves where it must not.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

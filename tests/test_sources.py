@@ -17,7 +17,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "lightsleep").mkdir()
     (tmp_path / "lightsleep/kernel").symlink_to("../kernel")
     (tmp_path / ".gitignore").write_text("*.o\n")
-    me = ("-c", "user.name=me", "-c", "user.email=me@localhost")
+    me = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
     for words in (("init", "-q"), ("add", "."), (*me, "commit", "-q", "-m", "first")):
         subprocess.run(["git", "-C", tmp_path, *words], check=True)
     monkeypatch.setattr(sources, "LINK", tmp_path / "lightsleep/kernel")

@@ -96,6 +96,11 @@ def test_a_cache_whose_path_make_cannot_handle_is_refused_before_anything_is_rem
     assert "has spaces" in done.stderr
 
 
+def test_no_make_of_a_test_goes_by_variables_of_the_make_that_runs_the_tests() -> None:
+    """make check LIGHTSLEEP_CACHE=FOLDER: clean_cache() would remove what is in that folder."""
+    assert not {"MAKEFLAGS", "MAKEOVERRIDES"} & os.environ.keys()
+
+
 def clean_cache(cache: Path) -> str:
     """Run make clean-cache; return what it says."""
     environment = os.environ | {"LIGHTSLEEP_CACHE": str(cache)}

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import eventually, runs
 
 from lightsleep import cache
 from lightsleep.lab.boot import guest
@@ -71,9 +72,7 @@ def test_nothing_is_left_of_an_interrupted_lab(
             assert process.wait(60) != 0
         finally:
             process.kill()
-    while any(Path(f"/proc/{pid}").exists() for pid in qemus):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually(lambda: not any(map(runs, qemus)))
     assert list(cwd.iterdir()) == []
     assert sorted(own_cache.iterdir()) == cached
     assert Path("/proc/self/mountinfo").read_text() == mounts

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from paths import ROOT
+from processes import eventually, runs
 from recordings import PIPE
 from replays import NO_COSTS
 
@@ -160,6 +161,4 @@ def test_its_processes_end_with_it(number: signal.Signals, tmp_path: Path) -> No
             time.sleep(0.05)
         process.send_signal(number)
         assert process.wait(60) != 0
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: not any(map(runs, workers)))
