@@ -26,7 +26,9 @@ from lightsleep.trial import process
         "trap '' TERM; sleep 1000 & echo $!",
         # In a process group of its own, but in the session.
         "set -m; sleep 1000 & echo $!",
-        "timeout 1000 sh -c 'echo $$; exec sleep 1000' & sleep 0.2",
+        # The command ends once it is told who is left, however late that is.
+        "n=$(wc -l < LEFT); timeout 1000 sh -c 'echo $$; exec sleep 1000' & "
+        "while [ $(wc -l < LEFT) = $n ]; do sleep 0.01; done",
     ],
 )
 def test_what_a_command_leaves_running_is_ended(
@@ -34,7 +36,7 @@ def test_what_a_command_leaves_running_is_ended(
 ) -> None:
     monkeypatch.setattr(process, "END_S", 0.1)
     left = tmp_path / "left"
-    script = f"exec 3>&1 >>{left}; {leaves}; {end}"
+    script = f"exec 3>&1 >>{left}; {leaves.replace('LEFT', str(left))}; {end}"
     result = attempt("-n", "1", "--no-control", "--", "sh", "-c", script)
     assert result.exit_code == (0 if end == "true" else 1), result.output
     processes = [int(word) for word in left.read_text().split()]
